@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from emulator.contract.check import check_contract
-from emulator.device_memory import DeviceMemory
+from emulator.device_memory import DeviceMemory, Transaction
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NotWritten, OtherBranch
 from emulator.forks import refuse_in_child, watch_forks
@@ -29,8 +29,7 @@ from emulator.plans.calls import SLOW
 from emulator.plans.footprint import SharedExecutables
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.steps import StepKey, check_seeds, run_failure
-from emulator.transaction import Transaction
-from emulator.wide_types import SET, SETTING
+from emulator.trace_settings import SET, SETTING
 from pef_schema.errors import SambaError
 from pef_schema.program import (
     ArginKind,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -13,16 +14,17 @@ from emulator.counters import DeviceCounters
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
 from emulator.forks import refuse_in_child
+from emulator.held_signals import HELD
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
 from emulator.memory.placement import Placement
 from emulator.memory.pool import BufferPool, UnreachablePool
 from emulator.mesh.chips import Chips, one_chip
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 from pef_schema.optimizer_rules import first_values
 from pef_schema.program import Program, Role
 
-__all__ = ["DeviceMemory"]
+__all__ = ["DeviceMemory", "Transaction"]
 
 
 class DeviceMemory:
@@ -231,3 +233,47 @@ class DeviceMemory:
         self.counters.to_device += array.nbytes
         with wide_types():
             return self.placement.chips.put(array, sharding)
+
+
+class _Memory(Protocol):
+    """What can be put back."""
+
+    def state(self) -> tuple[Any, ...]:
+        """What it holds."""
+        ...
+
+    def put_back(self, state: tuple[Any, ...]) -> None:
+        """Make it hold that again."""
+        ...
+
+
+class Transaction:
+    """A context that puts memory back if an error, or the handler of a signal, leaves it early.
+
+    Args:
+        memory: Whose contents are changed.
+    """
+
+    __slots__ = ("_before", "_memory")
+
+    def __init__(self, memory: _Memory) -> None:
+        self._memory = memory
+        self._before: tuple[Any, ...] | None = None
+
+    def __enter__(self) -> Transaction:
+        self._before = self._memory.state()
+        return self
+
+    def commit(self) -> None:
+        """The changes are complete: errors from here on leave them as they are."""
+        self._before = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None and self._before is not None:
+            with HELD:
+                self._memory.put_back(self._before)

@@ -67,7 +67,12 @@ def section_ops(program: Program, section: Section) -> int:
 
 
 def section_bytes(program: Program, section: Section) -> int:
-    """Device memory that a section reads or writes, each region once."""
+    """Device memory that a section reads or writes, each region once and whole.
+
+    That is how much lies there for it. What has to move is another figure: the bytes of its cost in
+    ``emulator.costs.steps``, which count a region for each direction, and of rows that are chosen
+    only these.
+    """
     regions = {r for step in section.steps for r in (*step.reads, *step.writes)}
     return sum(program.regions[r].nbytes for r in regions)
 

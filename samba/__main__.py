@@ -24,7 +24,7 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "inspect": "samba.inspection.inspect_command",
         "diff": "samba.inspection.diff_command",
-        "estimate": "samba.inspection.estimate_command",
+        "estimate": "samba.inspection.estimate",
         "memory": "samba.inspection.memory_command",
         "export": "samba.exporting.export_command",
         "report": "samba.reporting.report_command",

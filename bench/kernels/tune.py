@@ -24,9 +24,8 @@ from emulator.kernels.problems import Convolution, Part, Problem, Product
 from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by
 from emulator.kernels.unkept import kept_nowhere
 from emulator.kernels.windows import Window
-from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.fusion import trace_planned
-from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
 
 __all__ = ["about", "merged", "of_category", "tune"]

@@ -38,7 +38,7 @@ def product_precision(dtype: Any) -> lax.Precision | None:
         dtype: Element type of the factors.
 
     Returns:
-        None, for what holds where it is traced (:mod:`emulator.product_precision`); the default
+        None, for what holds where it is traced (:mod:`emulator.trace_settings`); the default
         for bfloat16 and float16, whose products float32 holds as they are.
     """
     return lax.Precision.DEFAULT if jnp.dtype(dtype) in LOW else None

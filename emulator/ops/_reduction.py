@@ -5,7 +5,7 @@ brought to elementwise work on slices, which it runs with vector instructions on
 leading or middle axis is combined in groups, pair by pair, a short last axis first into one vector.
 That is also the order of torch's own sums, which keeps their digits
 (``aten/src/ATen/native/cpu/SumKernel.cpp``). XLA's pass that would make windows of these
-reductions is left out (``emulator/plans/xla_options.py``).
+reductions is left out (``emulator/plans/executable_cache.py``).
 
 Large reductions are compiled apart: XLA would fuse what makes the operand into every slice, and
 the result's readers behind it.

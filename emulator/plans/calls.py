@@ -20,7 +20,7 @@ from emulator.held_signals import HELD
 from emulator.lowering.variant import Variant
 from emulator.mesh.chips import Processes
 from emulator.plans.steps import StepKey
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 from pef_schema.program import Program
 
 __all__ = [

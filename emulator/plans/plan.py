@@ -23,16 +23,14 @@ from emulator.memory.placement import Placement
 from emulator.mesh.whole import divided_by
 from emulator.plans.calls import direct_call, ended_call, joint_call, operation_of, taker
 from emulator.plans.composition import Composition, composed
-from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.fusion import jitted_as_planned
 from emulator.plans.linked.compiling import link
 from emulator.plans.linked.parts import parts_of
 from emulator.plans.steps import StepKey, failures_of_plan
 from emulator.plans.traced import check_traced_sizes
-from emulator.plans.xla_options import xla_options
-from emulator.product_precision import full_products
-from emulator.wide_types import wide_types
+from emulator.trace_settings import full_products, wide_types
 from pef_schema.program import Program, SectionKind
 
 _UNWATCHED: Watched = MappingProxyType({})

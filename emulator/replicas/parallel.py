@@ -24,7 +24,7 @@ from emulator.plans.steps import StepKey
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from emulator.replicas.comm.worker import CommThread, Work
 from emulator.replicas.schedule import Mode, Task, TaskGraph, execute, prepare
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 from pef_schema.program import Program, SectionKind
 
 MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})

@@ -13,10 +13,20 @@ from emulator.lowering.single_nodes import active_outputs
 from emulator.op_facts.names import CASTS, NEXT_SEED
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role
-from samba.comparison.judge import EXACT, gap, judge, nonfinite, statistics, tolerance
 from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
-from samba.comparison.sides import DeviceNodes, exactly, host_backward, host_forward
-from samba.comparison.values import source_values
+from samba.comparison.sides import (
+    EXACT,
+    DeviceNodes,
+    exactly,
+    gap,
+    host_backward,
+    host_forward,
+    judge,
+    nonfinite,
+    source_values,
+    statistics,
+    tolerance,
+)
 from samba.comparison.whole import compiled_rows, model_rows
 from samba.compiler.arithmetic import wanted_arithmetic
 from samba.compiler.build import build_program

@@ -14,8 +14,8 @@ from emulator.op_facts.names import CASTS
 from emulator.op_facts.table import facts_of
 from emulator.plans.steps import all_steps
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
-from samba.comparison.judge import Tol, gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status
+from samba.comparison.sides import Tol, gap, nonfinite
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.patched_functions import TracedFunctions

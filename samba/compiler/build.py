@@ -9,8 +9,7 @@ import torch
 
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
-from samba.compiler.gradient_flow import refuse_state_gradients, refuse_underivable
-from samba.compiler.kept_state import with_kept_state
+from samba.compiler.gradient_flow import refuse_state_gradients, refuse_underivable, with_kept_state
 from samba.compiler.losses import choose_losses
 from samba.compiler.optimizers import GroupSpec, describe_optimizers, place_optimizers
 from samba.compiler.placement import PlacedGraph, RegionTable, name_tensors, place

@@ -15,8 +15,7 @@ from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
 from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
-from samba.compiler.gradient_flow import gradient_values
-from samba.compiler.kept_state import overwritten_sources
+from samba.compiler.gradient_flow import gradient_values, overwritten_sources
 from samba.distributed.settings import DEFAULT_BUCKET_BYTES
 from samba.tracer.traced import Source, Traced
 

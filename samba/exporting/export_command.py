@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from pef_schema import Program, read_pef
 from pef_schema.errors import quoted
@@ -12,6 +12,7 @@ from pef_schema.printable import say_text
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.inspection.running import (
     DONE,
+    UnknownSection,
     WrongUsage,
     chosen_graph,
     folded_json,
@@ -27,26 +28,6 @@ _EPILOG = (
     "load neither torch nor jax, stablehlo loads jax, and onnx torch. See docs/program.md."
 )
 _SHOWN = 8
-
-
-class UnknownSection(WrongUsage):
-    """A PEF has no section of the name that was asked for.
-
-    Args:
-        pef: The PEF.
-        found: The name.
-        present: Names of its sections.
-    """
-
-    def __init__(self, *, pef: str, found: str, present: tuple[str, ...]) -> None:
-        self.pef, self.found, self.present = pef, found, present
-        near = difflib.get_close_matches(found, present, n=_SHOWN, cutoff=0.4)
-        listed = list(dict.fromkeys([*near, *present]))[:_SHOWN]
-        more = f" and {len(present) - len(listed)} more" if len(present) > len(listed) else ""
-        super().__init__(
-            f"{quoted(pef, 1024)}: it has no section {quoted(found)}. Its sections are "
-            f"{', '.join(map(quoted, listed))}{more}."
-        )
 
 
 class NeedsGraph(WrongUsage):
@@ -88,9 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
     )
     parser.add_argument("pef", help="the PEF")
-    parser.add_argument(
-        "--format", required=True, choices=("dot", "json", "onnx", "stablehlo"), help="the form"
-    )
+    parser.add_argument("--format", required=True, choices=tuple(_FORMATS), help="the form")
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write there")
     parser.add_argument("--graph", metavar="NAME", help="this graph alone")
     parser.add_argument(
@@ -116,20 +95,27 @@ def _export(args: argparse.Namespace) -> int:
             raise WrongUsage(f"--{option} is for --format {form}, not for {args.format}.")
     program = read_pef(args.pef)
     index = chosen_graph(program, args.graph, pef=args.pef)
-    chosen = range(len(program.graphs)) if index is None else (index,)
-    if args.format == "json":
-        data = (folded_json(graphs_as_dict(program, chosen)) + "\n").encode()
-    elif args.format == "dot":
-        data = as_dot(program, chosen).encode()
-    elif args.format == "onnx":
-        data = _onnx(args, program, index)
-    else:
-        data = _stablehlo(args, program, index)
+    data = _FORMATS[args.format](args, program, index)
     inputs = {"the PEF": args.pef}
     if args.weights is not None:
         inputs["the checkpoint"] = args.weights
     write_output(args.output, data, inputs=inputs)
     return DONE
+
+
+def _chosen(program: Program, index: int | None) -> Sequence[int]:
+    """The graph that was asked for; all of them if none was."""
+    return range(len(program.graphs)) if index is None else (index,)
+
+
+def _dot(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
+    del args
+    return as_dot(program, _chosen(program, index)).encode()
+
+
+def _json(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
+    del args
+    return (folded_json(graphs_as_dict(program, _chosen(program, index))) + "\n").encode()
 
 
 def _one_graph(args: argparse.Namespace, program: Program, index: int | None) -> int:
@@ -164,3 +150,10 @@ def _onnx(args: argparse.Namespace, program: Program, index: int | None) -> byte
 
     graph = _one_graph(args, program, index)
     return onnx_bytes(program, graph, load_weights(args.weights))
+
+
+_FORMATS: Mapping[str, Callable[[argparse.Namespace, Program, int | None], bytes]] = (
+    MappingProxyType({"dot": _dot, "json": _json, "onnx": _onnx, "stablehlo": _stablehlo})
+)
+"""What writes each form: a function of the command's arguments, the program, and the graph that was
+asked for."""

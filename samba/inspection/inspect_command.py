@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from emulator.costs.description import describe
 from pef_schema import read_info, read_pef
-from pef_schema.printable import printable, say_text
 from samba.compiler.forms.listing import (
     metadata_list,
     node_list,
@@ -15,7 +14,7 @@ from samba.compiler.forms.listing import (
     region_list,
     section_list,
 )
-from samba.inspection.running import chosen_graph, folded_json, run_command, write_output
+from samba.inspection.running import chosen_graph, folded_json, run_command, write_text
 from samba.support.layout import terminal_width
 
 __all__ = ["run"]
@@ -74,8 +73,5 @@ def _inspect(args: argparse.Namespace) -> int:
         )
         chosen = [make(found, width=width) for asked, make in lists if asked]
         text = "\n\n".join(chosen) or overview(found, width=width)
-    if args.output == "-":
-        say_text(text)
-    else:
-        write_output(args.output, (printable(text) + "\n").encode(), inputs={"the PEF": args.pef})
+    write_text(args.output, text, pef=args.pef)
     return 0

@@ -11,9 +11,8 @@ from typing import Any
 
 from emulator.costs.schedule_memory import as_dict, schedule_memory
 from pef_schema import read_pef
-from pef_schema.printable import printable, say_text
 from samba.compiler.forms.memory_text import along_the_calls, at_the_peak, in_all
-from samba.inspection.running import DONE, chosen_graph, folded_json, run_command, write_output
+from samba.inspection.running import DONE, chosen_graph, folded_json, run_command, write_text
 from samba.support.layout import paragraph, terminal_width
 
 __all__ = ["run"]
@@ -78,10 +77,7 @@ def _memory(args: argparse.Namespace) -> int:
         text = folded_json(described)
     else:
         text = _text(described, alive=args.alive, width=terminal_width())
-    if args.output == "-":
-        say_text(text)
-    else:
-        write_output(args.output, (printable(text) + "\n").encode(), inputs={"the PEF": args.pef})
+    write_text(args.output, text, pef=args.pef)
     return DONE
 
 

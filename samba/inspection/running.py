@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from pef_schema import PefError, PefUnwritable, Program, SambaError
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import quoted
-from pef_schema.printable import json_text, say_text
+from pef_schema.printable import json_text, printable, say_text
 
 __all__ = [
     "BAD_FILE",
@@ -29,11 +29,14 @@ __all__ = [
     "WRONG_USAGE",
     "OutputOverInput",
     "UnknownGraph",
+    "UnknownPart",
+    "UnknownSection",
     "WrongUsage",
     "chosen_graph",
     "folded_json",
     "run_command",
     "write_output",
+    "write_text",
 ]
 
 DONE, FAILED, WRONG_USAGE, BAD_FILE = 0, 1, 2, 3
@@ -47,14 +50,16 @@ class WrongUsage(SambaError):
     """Arguments that cannot be together, or that this file has nothing for."""
 
 
-class UnknownGraph(WrongUsage):
-    """A PEF has no graph of the name that was asked for.
+class UnknownPart(WrongUsage):
+    """A PEF has no part of the name that was asked for.
 
     Args:
         pef: The PEF.
         found: The name.
-        present: The names of its graphs.
+        present: The names of its parts of this kind.
     """
+
+    kind = "part"
 
     def __init__(self, *, pef: str, found: str, present: tuple[str, ...]) -> None:
         self.pef, self.found, self.present = pef, found, present
@@ -63,9 +68,21 @@ class UnknownGraph(WrongUsage):
         more = f" and {len(present) - len(listed)} more" if len(present) > len(listed) else ""
         names = ", ".join(map(quoted, listed)) + more
         super().__init__(
-            f"{quoted(pef, 1024)}: it has no graph {quoted(found)}. "
-            + (f"Its graphs are {names}." if present else "It has no graphs at all.")
+            f"{quoted(pef, 1024)}: it has no {self.kind} {quoted(found)}. "
+            + (f"Its {self.kind}s are {names}." if present else f"It has no {self.kind}s at all.")
         )
+
+
+class UnknownGraph(UnknownPart):
+    """A PEF has no graph of the name that was asked for."""
+
+    kind = "graph"
+
+
+class UnknownSection(UnknownPart):
+    """A PEF has no section of the name that was asked for."""
+
+    kind = "section"
 
 
 class OutputOverInput(WrongUsage):
@@ -158,6 +175,24 @@ def write_output(path: str, data: bytes, *, inputs: Mapping[str, str]) -> None:
             raise PefUnwritable(f"cannot write: {error.strerror}", path=path) from None
         return
     write_atomically(path, [data])
+
+
+def write_text(path: str, text: str, *, pef: str) -> None:
+    """Print text, or write it to a file; ``-`` is standard output.
+
+    Args:
+        path: Where to write.
+        text: What; a line end follows.
+        pef: The PEF that it is about, which must not be written over.
+
+    Raises:
+        OutputOverInput: If that is the same file.
+        PefUnwritable: If it cannot be written.
+    """
+    if path == "-":
+        say_text(text)
+    else:
+        write_output(path, (printable(text) + "\n").encode(), inputs={"the PEF": pef})
 
 
 def chosen_graph(program: Program, name: str | None, *, pef: str) -> int | None:

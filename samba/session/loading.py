@@ -14,7 +14,7 @@ from emulator.mesh.layout import Split
 from pef_schema import first_difference
 from pef_schema.program import Graph, Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
-from samba.compiler.kept_state import with_kept_state
+from samba.compiler.gradient_flow import with_kept_state
 from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.mesh import processes_of_chips

@@ -13,8 +13,8 @@ from jax.sharding import SingleDeviceSharding
 from bench import counts, fusion
 from bench.fusion import computed
 from bench.models import SMALL
-from emulator.plans import fusion as planning, xla_options
-from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans import fusion as planning
+from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.fusion import trace_planned
 
 FAST = ("res_ffn", "gpt", "mixer", "post_norm_dropout", "mlp_dropout", "steps")
@@ -54,7 +54,7 @@ def test_a_planted_duplicate_is_seen():
     cpu = jax.devices("cpu")[0]
 
     def most(lowered: Any) -> int:
-        compiled = compiled_or_kept(lowered, xla_options.xla_options(cpu)).compiled
+        compiled = compiled_or_kept(lowered, xla_options(cpu)).compiled
         return computed(compiled.as_text()).most
 
     assert most(trace_planned(traced.jaxpr, 0, SingleDeviceSharding(cpu)).lower()) == 1

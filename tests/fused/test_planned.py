@@ -13,9 +13,8 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
 
 from bench.fusion import computed
-from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.fusion import planned, trace_planned
-from emulator.plans.xla_options import xla_options
 
 SIZE = 16
 X = np.random.default_rng(0).uniform(0.5, 1.5, (SIZE, SIZE)).astype(np.float32)

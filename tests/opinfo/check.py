@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from pef_schema.errors import SambaError
-from samba.comparison.judge import widest
+from samba.comparison.sides import widest
 from samba.tracer.errors import (
     DataDependentBranch,
     StridedViewError,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from samba.comparison.judge import Tol, tolerance
+from samba.comparison.sides import Tol, tolerance
 from samba.tracer.traced import carries_gradient
 
 SLACK = {

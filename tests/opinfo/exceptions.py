@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from samba.comparison.judge import Tol
+from samba.comparison.sides import Tol
 from tests.opinfo.catalog import Entry
 from tests.opinfo.samples import Sample
 

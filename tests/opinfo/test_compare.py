@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from samba.comparison.judge import Tol, tolerance
+from samba.comparison.sides import Tol, tolerance
 from tests.opinfo.call import Call, Eager, run_eager
 from tests.opinfo.catalog import DTYPES, Entry
 from tests.opinfo.check import judge

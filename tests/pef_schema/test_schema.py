@@ -20,7 +20,7 @@ from pef_schema import (
     SectionKind,
 )
 from pef_schema._generated.pef import ENUMS, FBS_SHA256
-from pef_schema.arguments import ArgTag
+from pef_schema.rows import ArgTag
 from tests.pef_schema.goldens import FOLDER
 from tools import regen_schema
 

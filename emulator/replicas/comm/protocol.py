@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from emulator.memory.host_view import is_host_memory, writable_view
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 
 
 class ReduceOp(enum.Enum):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emulator.lowering.write_order import after
-from emulator.plans.xla_options import xla_options
+from emulator.plans.executable_cache import xla_options
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from emulator.plans.xla_options import xla_options
+from emulator.plans.executable_cache import xla_options
 from tests.processes import finished
 
 

@@ -13,9 +13,9 @@ import torch
 from emulator.dtypes import FROM_NUMPY
 from emulator.lowering.section import turned
 from emulator.ops.registry import OpSpec, load_ops
-from emulator.product_precision import full_products
+from emulator.trace_settings import full_products
 from pef_schema.program import DType
-from samba.comparison.judge import DEFAULT_TOL, Tol
+from samba.comparison.sides import DEFAULT_TOL, Tol
 from samba.tracer.traced import carries_gradient
 from tests.emulator.platforms.products import inexact
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from emulator.ops.registry import load_ops
-from samba.comparison.judge import DEFAULT_TOL
+from samba.comparison.sides import DEFAULT_TOL
 from tests.emulator.ops.checks import assert_matches, to_jax
 
 G = torch.Generator().manual_seed(0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from emulator.ops.registry import load_ops
-from emulator.plans.xla_options import xla_options
+from emulator.plans.executable_cache import xla_options
 
 POINTS = (0.0, 1.0, 88.7, 89.0, 1e4, float("inf"), float("-inf"), float("nan"))
 _FULL = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}

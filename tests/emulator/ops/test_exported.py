@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from emulator.ops.registry import load_ops
-from samba.comparison.judge import DEFAULT_TOL
+from samba.comparison.sides import DEFAULT_TOL
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, assert_matches, to_jax
 
 T = torch.tensor

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from emulator.ops.registry import _OPS, load_ops
-from emulator.plans.xla_options import xla_options
-from samba.comparison.judge import DEFAULT_TOL
+from emulator.plans.executable_cache import xla_options
+from samba.comparison.sides import DEFAULT_TOL
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, _map, to_jax, to_numpy64, torch_op
 from tests.emulator.ops.nan_cases import CASES, Case, needs_case
 

@@ -11,7 +11,7 @@ import torch
 from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
 from pef_schema.program import DType
-from samba.comparison.judge import Tol
+from samba.comparison.sides import Tol
 from tests.emulator.ops.checks import check
 from tests.emulator.ops.narrow import check_narrow
 

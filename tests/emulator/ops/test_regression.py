@@ -9,7 +9,7 @@ import torch
 
 from emulator.ops.registry import load_ops
 from pef_schema.program import DType
-from samba.comparison.judge import DEFAULT_TOL
+from samba.comparison.sides import DEFAULT_TOL
 from tests.emulator.ops.checks import check, to_jax, torch_op
 
 

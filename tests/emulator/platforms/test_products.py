@@ -16,9 +16,9 @@ from emulator.kernels import products
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.ops._gemm import contract
 from emulator.ops.registry import load_ops
+from emulator.plans.executable_cache import xla_options
 from emulator.plans.steps import all_steps
-from emulator.plans.xla_options import xla_options
-from emulator.product_precision import full_products
+from emulator.trace_settings import full_products
 from pef_schema.program import DType
 from samba.tracer.errors import TraceError
 from tests.emulator.platforms.products import (

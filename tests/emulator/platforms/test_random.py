@@ -13,7 +13,7 @@ import pytest
 from emulator.op_facts.names import NEXT_SEED
 from emulator.ops.random import normal, uniform, uniform_bits
 from emulator.ops.registry import load_ops
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 from tests.emulator.platforms.products import custom_calls, operations
 
 SEED = jax.ShapeDtypeStruct((2,), np.uint32)

@@ -9,8 +9,8 @@ from typing import Any
 
 from emulator.op_facts.table import op_facts
 from pef_schema._generated.pef import SCHEMA
-from pef_schema.arguments import ArgTag
 from pef_schema.program import DType
+from pef_schema.rows import ArgTag
 from pef_schema.tables import Field, Kind
 from tests.pef_schema.fuzz.tree import ENUM_OF, Tree, members
 

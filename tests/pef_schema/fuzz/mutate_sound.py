@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from pef_schema.arguments import ArgTag
 from pef_schema.program import Role, SectionKind
+from pef_schema.rows import ArgTag
 from tests.pef_schema.fuzz.mutate_rows import RowMutation, number, token
 from tests.pef_schema.fuzz.tree import Tree, members
 

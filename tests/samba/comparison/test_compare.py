@@ -19,8 +19,8 @@ from torch import nn
 import samba
 from emulator.ops import registry
 from emulator.plans import composition
-from samba.comparison.judge import Tol, judge, statistics, tolerance
 from samba.comparison.report import Phase, Status
+from samba.comparison.sides import Tol, judge, statistics, tolerance
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.torch_internals import function_outputs
 from tests.models.zoo import ZOO

@@ -12,7 +12,7 @@ from emulator.op_facts.names import ALIAS
 from pef_schema import verify
 from pef_schema.program import Program, Role, SectionKind
 from samba.compiler.build import build_program
-from samba.compiler.kept_state import with_kept_state
+from samba.compiler.gradient_flow import with_kept_state
 from samba.compiler.sections import CompileOptions
 from samba.tracer.errors import StateGradient
 from tests.samba.shared_traces import trace

@@ -20,10 +20,9 @@ from jax import export
 
 from emulator.device import Device
 from emulator.kernels.rules import PLAIN, chosen_by
-from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.steps import all_steps
-from emulator.plans.xla_options import xla_options
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 from pef_schema import Program, Role, read_pef, write_pef
 from pef_schema.program_facts import modules_of, owners
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict

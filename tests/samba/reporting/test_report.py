@@ -22,8 +22,7 @@ from emulator.costs.description import describe
 from emulator.costs.machine_file import parsed_machine
 from pef_schema import Program, read_info, read_pef, write_pef
 from samba.reporting.page import Times, page
-from samba.reporting.report_command import run
-from samba.reporting.section_times import BadTimes, section_seconds
+from samba.reporting.report_command import BadTimes, run, section_seconds
 from tests.processes import finished
 from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs

@@ -16,7 +16,7 @@ import torch
 
 import samba
 from emulator.device import Device
-from emulator.wide_types import SET, SETTING
+from emulator.trace_settings import SET, SETTING
 from tests.processes import joined
 from tests.samba.worlds import Mlp, Pefs, Scene, Tensors, World, named, sgd
 

@@ -1,3 +1,0 @@
-from samba.reporting.graph_boxes import (
-    graph_boxes as graph_boxes,
-)
