@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,9 +79,22 @@ def share_trace(model: nn.Module) -> nn.Module:
 @contextmanager
 def sharing_traces() -> Iterator[None]:
     """Inside, models that are alike are traced once for each form of inputs."""
+    with _tracing_by(_shared):
+        yield
+
+
+@contextmanager
+def own_traces() -> Iterator[None]:
+    """Inside, each model is traced, for tests of what a trace does to a model and the files."""
+    with _tracing_by(trace_model):
+        yield
+
+
+@contextmanager
+def _tracing_by(function: Callable[..., Traced]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (trace_cache, evaluation, builder):
-            patch.setattr(module, "trace_model", _shared)
+            patch.setattr(module, "trace_model", function)
         yield
 
 
