@@ -3,12 +3,14 @@
 Torch's exporter takes some tenths of a second for a small model, and most tests of the session make
 the same few models. A model that is named here gets the graph of the first one like it, with its
 own tensors: of the same classes, settings, names, shapes and types, for inputs of the same form.
-``samba.tracer.trace_cache`` says what else a trace depends on, and is asked for that.
+``samba.tracer.trace_cache`` says what else a trace depends on, and is asked for that. `make
+test-all` traces each model (``tests/conftest.py`` says how it is known).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -105,7 +107,8 @@ def trace(model: nn.Module, inputs: Any, **options: Any) -> Traced:
 
 def _shared(model: nn.Module, given: TraceInputs, **options: Any) -> Traced:
     """``trace_model``; a model whose trace logs a line is traced each time."""
-    asked = _asked(model, given, options) if model in _sharing else None
+    shares = model in _sharing and os.environ.get("XLA_FLAGS")
+    asked = _asked(model, given, options) if shares else None
     if asked is None:
         return trace_model(model, given, **options)
     for first in _firsts:
