@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import pytest
@@ -61,11 +61,13 @@ class _First:
     layouts: tuple[Layout | None, ...]
 
 
+Model = TypeVar("Model", bound=nn.Module)
+
 _sharing: WeakSet[nn.Module] = WeakSet()
 _firsts: list[_First] = []
 
 
-def share_trace(model: nn.Module) -> nn.Module:
+def share_trace(model: Model) -> Model:
     """Let a model have the graph of another one that is like it, inside :func:`sharing_traces`.
 
     Args:
