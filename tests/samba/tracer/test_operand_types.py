@@ -139,7 +139,7 @@ _REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 @pytest.mark.parametrize("name", _REFUSED)
 def test_it_is_refused_with_its_line(name: str) -> None:
     compute, text = _REFUSED[name]
-    with pytest.raises(ShapeMismatch, match=r"test_of_nothing.py:\d+") as caught:
+    with pytest.raises(ShapeMismatch, match=r"test_operand_types.py:\d+") as caught:
         trace(_Call(compute), (torch.zeros(0, 3),))
     assert text in str(caught.value)
     with pytest.raises((RuntimeError, IndexError)):
