@@ -70,7 +70,7 @@ def empty_caches() -> list[torch.Tensor]:
 
 def decoder() -> Decoder:
     torch.manual_seed(3)
-    return Decoder().eval()
+    return share_trace(Decoder().eval())
 
 
 @dataclass(kw_only=True)
@@ -92,7 +92,7 @@ class Decoding:
 
 def set_up(model: Decoder | None = None) -> Decoding:
     """Trace the decoder twice and add its graphs: what an application does in every process."""
-    model = share_trace(samba.from_torch_model_(decoder() if model is None else model))
+    model = samba.from_torch_model_(decoder() if model is None else model)
     caches = [
         samba.from_torch_tensor(c, name=n) for c, n in zip(empty_caches(), CACHES, strict=True)
     ]
@@ -141,7 +141,7 @@ class Two(nn.Module):
 
 def two() -> Two:
     torch.manual_seed(1)
-    return Two()
+    return share_trace(Two())
 
 
 def pair() -> tuple[samba.SambaTensor, samba.SambaTensor]:

@@ -3,17 +3,19 @@
 Torch's exporter takes some tenths of a second for a small model, and most tests of the session make
 the same few models. A model that is named here gets the graph of the first one like it, with its
 own tensors: of the same classes, settings, names, shapes and types, for inputs of the same form.
-``samba.tracer.trace_cache`` says what else a trace depends on, and is asked for that.
+``samba.tracer.trace_cache`` says what else a trace depends on, and is asked for that. `make
+test-all` traces each model (``tests/conftest.py`` says how it is known).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import pytest
@@ -58,11 +60,13 @@ class _First:
     layouts: tuple[Layout | None, ...]
 
 
+Model = TypeVar("Model", bound=nn.Module)
+
 _sharing: WeakSet[nn.Module] = WeakSet()
 _firsts: list[_First] = []
 
 
-def share_trace(model: nn.Module) -> nn.Module:
+def share_trace(model: Model) -> Model:
     """Let a model have the graph of another one that is like it, inside :func:`sharing_traces`.
 
     Args:
@@ -78,9 +82,22 @@ def share_trace(model: nn.Module) -> nn.Module:
 @contextmanager
 def sharing_traces() -> Iterator[None]:
     """Inside, models that are alike are traced once for each form of inputs."""
+    with _tracing_by(_shared):
+        yield
+
+
+@contextmanager
+def own_traces() -> Iterator[None]:
+    """Inside, each model is traced, for tests of what a trace does to a model and the files."""
+    with _tracing_by(trace_model):
+        yield
+
+
+@contextmanager
+def _tracing_by(function: Callable[..., Traced]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (trace_cache, evaluation, builder):
-            patch.setattr(module, "trace_model", _shared)
+            patch.setattr(module, "trace_model", function)
         yield
 
 
@@ -91,7 +108,8 @@ def trace(model: nn.Module, inputs: Any, **options: Any) -> Traced:
 
 def _shared(model: nn.Module, given: TraceInputs, **options: Any) -> Traced:
     """``trace_model``; a model whose trace logs a line is traced each time."""
-    asked = _asked(model, given, options) if model in _sharing else None
+    shares = model in _sharing and os.environ.get("XLA_FLAGS")
+    asked = _asked(model, given, options) if shares else None
     if asked is None:
         return trace_model(model, given, **options)
     for first in _firsts:

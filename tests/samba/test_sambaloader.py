@@ -20,7 +20,7 @@ from samba.errors import ArgumentError
 from samba.sambaloader import DataLoaderException, SambaLoader
 from samba.sambatensor import SambaTensor
 from tests.api.covers import covers
-from tests.processes import finished
+from tests.warm import finished
 
 NAMES = ["image", "label"]
 

@@ -13,6 +13,7 @@ from torch import nn
 import samba
 from bench import nets
 from pef_schema import Program, read_pef
+from tests.samba.shared_traces import share_trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class Model:
         inputs = tuple(
             samba.from_torch_tensor(tensor, name=name) for name, tensor in self.inputs.items()
         )
-        samba.from_torch_model_(net)
+        share_trace(samba.from_torch_model_(net))
         optimizer = None if inference else samba.optim.SGD(net.parameters(), lr=0.1)
         name = f"{self.name}_{'infers' if inference else 'trains'}"
         config = {"output_folder": str(folder), "optim_level": "o0", **more}

@@ -278,5 +278,5 @@ def test_what_is_beyond_a_bound_is_told_with_its_line(tmp_path: Path) -> None:
     error = caught.value
     assert (error.found, error.most) == (2**27 + 2, 2**26)
     assert error.op.startswith("aten.max_pool1d")
-    assert "test_endless.py:" in error.source
+    assert "test_bounded.py:" in error.source
     assert "the padded data, in elements, is 134217730" in str(error)

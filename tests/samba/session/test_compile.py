@@ -20,9 +20,17 @@ from samba.errors import ArgumentError
 from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.processes import finished
+from tests.samba.shared_traces import own_traces
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def traced():
+    """What a trace leaves as it was, and that the next one is the same, is asserted here."""
+    with own_traces():
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from torch import nn
 import samba
 from samba import utils
 from samba.tensor.host_use import twinned
+from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import close
 
 
@@ -37,6 +38,7 @@ class Scene:
         self.host = copy.deepcopy(self.model)
         if converted:
             samba.from_torch_model_(self.model)
+        share_trace(self.model)
         self.optimizer, self.host_optimizer = (
             make(m.parameters(), lr=0.05) for m in (self.model, self.host)
         )

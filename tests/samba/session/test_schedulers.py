@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 import samba
 from samba import utils
 from samba.errors import ArgumentError
+from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import close, deviations
 
 STEPS = 9
@@ -64,7 +65,7 @@ class Race:
     def __init__(self, folder: Any, make: Callable[..., torch.optim.Optimizer]) -> None:
         self.host = Net()
         self.model = copy.deepcopy(self.host)
-        samba.from_torch_model_(self.model)
+        share_trace(samba.from_torch_model_(self.model))
         self.x, self.y = torch.randn(8, 5), torch.randn(8, 1)
         self.host_optimizer, self.optimizer = (
             make(self.host.parameters()),

@@ -18,6 +18,7 @@ from samba import utils
 from samba.session import spilling
 from samba.session.spilling import SPILL_VARIABLE, spill_weights
 from samba.tensor.views import host_of
+from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import deviations
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc/self/smaps")
@@ -84,6 +85,7 @@ class Scene:
         self.host = copy.deepcopy(self.model)
         if converted:
             samba.from_torch_model_(self.model)
+        share_trace(self.model)
         self.kept = self.model.wide.weight.data if keep else None
         self.optimizer = samba.optim.SGD(self.model.parameters(), lr=0.1)
         config = {"output_folder": str(folder), "pef_name": "net"}

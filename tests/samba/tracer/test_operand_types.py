@@ -1,9 +1,12 @@
-"""What kernels refuse and the exporter passes on: types, casts, tensors without elements."""
+"""What kernels refuse and the exporter passes on: types, casts, masks, sizes, empty tensors."""
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import samba
+from emulator.errors import IndexOutOfRange
+from pef_schema.errors import SambaError
 from samba import utils
 from samba.tracer.errors import DtypeMismatch, ShapeMismatch, TraceError, UnsupportedOps
 from tests.tracing import trace
@@ -134,7 +139,7 @@ _REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 @pytest.mark.parametrize("name", _REFUSED)
 def test_it_is_refused_with_its_line(name: str) -> None:
     compute, text = _REFUSED[name]
-    with pytest.raises(ShapeMismatch, match=r"test_of_nothing.py:\d+") as caught:
+    with pytest.raises(ShapeMismatch, match=r"test_operand_types.py:\d+") as caught:
         trace(_Call(compute), (torch.zeros(0, 3),))
     assert text in str(caught.value)
     with pytest.raises((RuntimeError, IndexError)):
@@ -179,3 +184,184 @@ def test_pivots_are_not_made_up() -> None:
     assert solve(factors, pivots, torch.zeros(3, 0)).shape == (3, 0)
     with pytest.raises(UnsupportedOps, match="linalg_ldl_solve"):
         trace(_Call(lambda x: solve(factors, pivots, x)), (torch.zeros(3, 0),))
+
+
+# -- masks as indices ------------------------------------------------------------------
+
+
+class Changing(torch.nn.Module):
+    """Changes a copy of its input where a mask says so."""
+
+    def __init__(self, change: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.change = change
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = x.clone()
+        result = self.change(x, mask)
+        return result if isinstance(result, Tensor) else x
+
+
+def _set(x: Tensor, mask: Tensor) -> None:
+    x[mask] = 1.0
+
+
+def _set_columns(x: Tensor, mask: Tensor) -> None:
+    x[:, mask] = 1.0
+
+
+def _put(x: Tensor, mask: Tensor) -> Tensor:
+    return x.index_put((mask,), torch.ones(()))
+
+
+def _add(x: Tensor, mask: Tensor) -> Tensor:
+    return x.index_put((mask,), torch.ones(()), accumulate=True)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8])
+@pytest.mark.parametrize(
+    ("change", "shape"),
+    [(_set, (3,)), (_set, (4, 2)), (_put, (1, 3)), (_add, (1,)), (_set_columns, (4,))],
+)
+def test_a_mask_of_other_sizes_is_refused_as_torch_does(change, shape, kind):
+    x, mask = torch.zeros(4, 3), torch.ones(shape, dtype=kind)
+    with warnings.catch_warnings(), pytest.raises(IndexError) as wanted:
+        warnings.simplefilter("ignore")  # torch would have bools
+        Changing(change)(x, mask)
+    with pytest.raises(ShapeMismatch) as caught:
+        trace(Changing(change), (x, mask))
+    assert str(wanted.value) in str(caught.value)
+    assert f"{__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "shape"), [(_set, (4,)), (_add, (4, 3)), (_set_columns, (3,))])
+def test_a_mask_that_fits_is_taken(change, shape, caplog):
+    caplog.set_level(logging.WARNING)
+    trace(Changing(change), (torch.zeros(4, 3), torch.ones(shape, dtype=torch.bool)))
+    assert not caplog.records
+
+
+def test_bytes_set_no_single_value():
+    x, mask = torch.zeros(4, 3), torch.ones(4, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="masked_fill_ only supports boolean masks"):
+        Changing(_set)(x, mask)
+    with pytest.raises(DtypeMismatch, match="masked_fill_ only supports boolean masks"):
+        trace(Changing(_set), (x, mask))
+
+
+def _rows(x: Tensor, mask: Tensor) -> None:
+    x[mask] = torch.ones(2, 3)
+
+
+def _too_many(x: Tensor, mask: Tensor) -> None:
+    x[mask] = torch.ones(5, 3)
+
+
+def _scattered(x: Tensor, mask: Tensor) -> Tensor:
+    return x.masked_scatter(mask[:, None], torch.ones(6))
+
+
+@pytest.mark.parametrize("change", [_rows, _scattered])
+def test_values_for_the_entries_of_a_mask_are_told(change, caplog):
+    caplog.set_level(logging.WARNING)
+    trace(Changing(change), (torch.zeros(4, 3), torch.ones(4, dtype=torch.bool)))
+    (record,) = caplog.records
+    assert "[deviation: unchecked-index]" in record.getMessage()
+    assert f"{__file__}:" in record.getMessage()
+
+
+def test_more_values_than_a_mask_has_entries_are_refused():
+    with pytest.raises(ShapeMismatch, match="cannot be broadcast to indexing result"):
+        trace(Changing(_too_many), (torch.zeros(4, 3), torch.ones(4, dtype=torch.bool)))
+
+
+# -- arguments of ctc_loss -------------------------------------------------------------
+
+
+ROWS = torch.ones(3, 2, dtype=torch.int64)
+SCORES = torch.zeros(6, 3, 5)
+
+
+class Ctc(torch.nn.Module):
+    def __init__(self, **changed: object) -> None:
+        super().__init__()
+        usual = {"targets": ROWS, "input_lengths": [6, 5, 4], "target_lengths": [2, 1, 0]}
+        self.given = {**usual, **changed}
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        given: dict[str, Any] = self.given
+        return F.ctc_loss(scores.log_softmax(-1), **given)
+
+
+class OfTensors(torch.nn.Module):
+    def forward(
+        self,
+        scores: torch.Tensor,
+        targets: torch.Tensor,
+        input_lengths: torch.Tensor,
+        target_lengths: torch.Tensor,
+    ) -> torch.Tensor:
+        return F.ctc_loss(scores.log_softmax(-1), targets, input_lengths, target_lengths)
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "input lengths of fewer": ({"input_lengths": [6]}, "input_lengths must be of size batch_size"),
+    "target lengths of fewer": (
+        {"input_lengths": torch.tensor([6, 6, 6]), "target_lengths": torch.tensor([2])},
+        "target_lengths must be of size batch_size",
+    ),
+    "more time than there is": ({"input_lengths": [7, 6, 6]}, "at most 6, but got value 7"),
+    "less than none": ({"input_lengths": [6, 6, -1]}, "at least 0, but got value -1"),
+    "more labels than there are": ({"target_lengths": [3, 2, 2]}, "size at least 3"),
+    "labels left over": ({"targets": ROWS.reshape(-1)}, "to have size 3 at dimension 0"),
+    "rows of fewer": ({"targets": ROWS[:1]}, "to have size 3 at dimension 0"),
+    "no such blank": ({"blank": 5}, "blank must be in label range"),
+    "lengths that are no whole numbers": (
+        {"input_lengths": torch.full((3,), 6.0), "target_lengths": torch.full((3,), 2.0)},
+        "must be integral",
+    ),
+}
+
+
+def test_a_list_beside_a_tensor_is_refused() -> None:
+    model = Ctc(target_lengths=torch.tensor([2, 1, 0]))
+    with pytest.raises(TypeError, match="invalid combination of arguments"):
+        model(SCORES)
+    with pytest.raises(SambaError, match="TypeError"):
+        trace(model, (SCORES,))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_sizes_and_numbers_are_refused_when_the_model_is_traced(name: str) -> None:
+    changed, text = REFUSED[name]
+    with pytest.raises(RuntimeError, match=text):
+        Ctc(**changed)(SCORES)
+    with pytest.raises(SambaError, match=text):
+        trace(Ctc(**changed), (SCORES,))
+
+
+def test_lengths_and_labels_that_a_run_is_given_are_looked_at(tmp_path: Path) -> None:
+    given = {
+        "scores": SCORES,
+        "targets": torch.ones(3, dtype=torch.int64),
+        "input_lengths": torch.tensor([6, 5, 4]),
+        "target_lengths": torch.tensor([2, 1, 0]),
+    }
+
+    def inputs(**changed: torch.Tensor) -> tuple[samba.SambaTensor, ...]:
+        every = {**given, **changed}
+        return tuple(samba.from_torch_tensor(t, name=name) for name, t in every.items())
+
+    model = samba.from_torch_model(OfTensors())
+    config = {"output_folder": str(tmp_path), "pef_name": "ctc"}
+    pef = samba.session.compile(model, inputs(), inference=True, config_dict=config)
+    outputs = utils.trace_graph(model, inputs(), pef=pef)
+    (loss,) = samba.session.run(inputs(), outputs)
+    torch.testing.assert_close(samba.to_torch(loss), OfTensors()(**given))
+    for name, values, allowed in (
+        ("targets", [5, 1, 1], "0 to 4"),
+        ("input_lengths", [7, 6, 6], "0 to 6"),
+        ("target_lengths", [4, 0, 0], "0 to 3"),
+    ):
+        with pytest.raises(IndexOutOfRange, match=f"input {name} holds .* allowed is {allowed}"):
+            samba.session.run(inputs(**{name: torch.tensor(values)}), outputs)
