@@ -16,8 +16,7 @@ from emulator.costs.machine_file import parsed_machine
 from examples import lenet
 from pef_schema import read_pef
 from samba.__main__ import main
-from samba.inspection.estimate import as_dict, estimate
-from samba.inspection.estimate_command import _parser, run
+from samba.inspection.estimate import _parser, as_dict, estimate, run
 from tests.pages import page
 from tests.processes import finished
 
