@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.extend.core import jaxpr_as_fun
@@ -18,6 +19,8 @@ from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion.rewriting import planned
 from emulator.plans.fusion.tracing import trace_planned
 from emulator.plans.xla_options import xla_options
+
+pytestmark = pytest.mark.usefixtures("fusion_emitters")
 
 SIZE = 16
 X = np.random.default_rng(0).uniform(0.5, 1.5, (SIZE, SIZE)).astype(np.float32)
