@@ -74,11 +74,8 @@ demo: $(STAMP)
 	$(BIN)/python examples/lenet.py measure-sections --pef=$(OUT)/lenet/lenet.pef
 	@echo "The PEF is $(OUT)/lenet/lenet.pef, its listing $(OUT)/lenet/lenet.pef.log"
 
-# Most fast tests run without XLA's fusion emitters, since small programs compile faster; tests/fused
-# needs them.
 test: lint types
-	$(PYTEST) -m "not slow" --ignore tests/fused
-	XLA_FLAGS=--xla_backend_optimization_level=0 $(PYTEST) -m "not slow" tests/fused
+	$(PYTEST) -m "not slow"
 
 test-all: lint types
 	XLA_FLAGS= $(PYTEST)

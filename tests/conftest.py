@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.processes import FAST_XLA
+
 # pytest-xdist fills the cores with processes; torch's threads would only wait for each other.
 # Set before torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Most of the time of the fast tests goes into LLVM, which no test is about, and XLA's emitters of
-# fusions double it for a small program; `make test-all` sets XLA_FLAGS to nothing and so runs every
-# test on the code that users run.
-os.environ.setdefault(
-    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-)
+# `make test-all` sets it to nothing and so runs every test on the code that users run.
+os.environ.setdefault("XLA_FLAGS", FAST_XLA)
 
 # No test writes into the cache of whoever runs it, and none finds what an earlier run left there.
 os.environ["EMULATOR_CACHE"] = "0"
@@ -39,6 +37,9 @@ settings.load_profile("project")
 # What a shell starts in the background ignores Ctrl-C, and so would the tests of it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Imports make a million objects that all stay: to look for garbage among them takes seconds.
+gc.disable()
 
 # pytest takes the other one away while a test runs.
 _STDERR = os.dup(2)
@@ -57,6 +58,7 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_runtest_logfinish():
@@ -76,11 +78,9 @@ def quick_traces():
     """
     if not os.environ["XLA_FLAGS"]:
         return
-    from tests.speed import keep_contexts
+    from tests.speed import keep_bookkeeping, keep_contexts
 
     if "torch" in sys.modules:
-        from tests.opinfo.speed import keep_bookkeeping
-
         keep_bookkeeping()
     if "jax" in sys.modules:
         keep_contexts()

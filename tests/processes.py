@@ -9,6 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+FAST_XLA = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
+"""``XLA_FLAGS`` of the fast tests: small programs compile in half the time.
+
+Most of it goes into LLVM, which no test is about; XLA's emitters of fusions double that, and so do
+the up to 32 parts that a program is divided into so that several threads can compile it.
+"""
 SECONDS = 240.0
 """A limit for what takes seconds; shared machines are slow at times."""
 SECONDS_TO_END = 30.0

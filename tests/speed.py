@@ -1,8 +1,10 @@
-"""Work of jax that the fast tests leave out; `make test-all` runs it as it is."""
+"""Work of jax and torch that the fast tests leave out; `make test-all` runs it as it is."""
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 _LOWERINGS = 200
@@ -31,3 +33,40 @@ def keep_contexts() -> None:
         return kept[0]
 
     mlir.make_ir_context = context
+
+
+def keep_bookkeeping() -> None:
+    """List torch's composite operations once, so that every later trace in this process is cheap.
+
+    ``run_decompositions`` lists and wraps all of them anew on every call, and makes for each a
+    function that refuses gradients, which takes longer than tracing one operator. Nothing registers
+    operators while tests run. What is traced does not change.
+    """
+    import torch._export.utils
+    import torch.export.decomp_utils
+    import torch.export.exported_program
+    from torch._ops import OperatorBase
+
+    key_type, python = torch._C.DispatchKey, torch._C.DispatchKey.Python
+    listing = functools.cache(torch._export.utils._collect_all_valid_cia_ops)
+    torch.export.exported_program._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # replaced for speed
+    torch.export.decomp_utils._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # as above
+    refusing = functools.cache(torch.export.exported_program.autograd_not_implemented)  # pyright: ignore[reportPrivateImportUsage]  # as above
+    torch.export.exported_program.autograd_not_implemented = refusing  # pyright: ignore[reportPrivateImportUsage]  # as above
+    general = OperatorBase.py_impl
+
+    def register(self: Any, key: Any) -> Callable[[Any], Any]:
+        # The general function builds generic types at every call.
+        if not isinstance(key, key_type) or key is python:
+            return general(self, key)
+        if key in self.py_kernels:
+            return general(self, key)
+        return functools.partial(_register, self, key)
+
+    OperatorBase.py_impl = register
+
+
+def _register(operator: Any, key: Any, function: Any) -> Any:
+    operator.py_kernels[key] = function
+    operator._dispatch_cache.clear()
+    return function

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests import processes
+from tests.pages import page
+from tests.samba.distributed.processes import clean_environment
+from tests.warm import finished
 from tools.write_rooms import table, with_table
 
 ROOT = Path(__file__).parents[1]
@@ -108,3 +115,111 @@ def test_the_table_of_rooms_is_made_of_the_packages_docstrings():
     text = (ROOT / "docs" / "architecture.md").read_text()
     assert table() in text and with_table(text) == text
     assert with_table(text.replace("| `emulator/ops/` |", "| `emulator/opera/` |")) == text
+
+
+BUILD = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built."""
+    folder = tmp_path_factory.mktemp("site")
+    done = finished([*BUILD, "--site-dir", str(folder)], cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_every_page_is_there(site: Path) -> None:
+    pages = {p.relative_to(ROOT / "docs").with_suffix("") for p in (ROOT / "docs").rglob("*.md")}
+    pages = {p.parent / "index" if p.name == "README" else p for p in pages}
+    built = {p.relative_to(site).with_suffix("") for p in site.rglob("*.html")}
+    assert pages <= built
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        found = re.findall(
+            r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"', path.read_text()
+        )
+        assert not found, f"{path}: {found}"
+
+
+def test_the_reference_has_signatures_and_arguments(site: Path) -> None:
+    text = (site / "reference" / "session.html").read_text()
+    for word in ("run", "output_tensors", "hyperparam_dict", "to_cpu", "Returns", "Raises"):
+        assert word in text
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    """The check bites: a page with each kind of bad link."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    config = re.sub(r"(?ms)^nav:.*", "", (ROOT / "mkdocs.yml").read_text())
+    config = re.sub(r"(?s)  - mkdocstrings:.*?(?=markdown_extensions)", "", config)
+    config = config.replace("tools/site_hooks.py", str(ROOT / "tools" / "site_hooks.py"))
+    (tmp_path / "mkdocs.yml").write_text(config)
+    for text, bad in (
+        ("[a](index.md)", False),
+        ("[a](none.md)", True),
+        ("[a](index.md#none)", True),
+    ):
+        (docs / "index.md").write_text(f"# Page\n\n{text}\n")
+        done = finished([*BUILD, "--site-dir", str(tmp_path / "out")], cwd=tmp_path)
+        assert bool(done.returncode) == bad, done.stdout + done.stderr
+
+
+PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+_LOSS = re.compile(r"loss \d\.\d{3}, \d+\.\d%")
+
+
+def masked(text: str) -> str:
+    """Without numbers that depend on the processor in their last digits."""
+    return _LOSS.sub("loss L, R%", text)
+
+
+def test_the_script_of_the_page(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "digits.py").write_text(script)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown: list[str] = []
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            assert command.startswith("python digits.py")
+            words = [sys.executable, *shlex.split(command)[1:]]
+            done = finished(words, cwd=tmp_path, env=env)
+            assert done.returncode == 0, done.stderr
+            if output:
+                assert masked(done.stdout) == masked(output), command
+                shown += _LOSS.findall(done.stdout)
+    assert len(shown) == 5, "three epochs, and two more after the checkpoint"
+    rights = [float(line.rpartition(" ")[2].rstrip("%")) for line in shown]
+    assert min(rights) > 75
+    assert rights[-1] > 85
+
+
+ELASTIC = page("data_parallel.md", "Replicas that come and go")
+
+
+@pytest.mark.slow
+def test_the_script_of_replicas_that_come_and_go(tmp_path: Path) -> None:
+    script = re.findall(r"```python\n(.*?)```", ELASTIC, re.DOTALL)[0]
+    (tmp_path / "train.py").write_text(script)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=3"]
+    run = ["train.py", "run", "--data-parallel", "--pef=out/train/train.pef"]
+    said = []
+    for command in (
+        [sys.executable, "train.py", "compile", "--data-parallel", "--pef-name=train"],
+        [*torchrun, "--nproc-per-node=2", *run, "--epochs=2"],
+        [*torchrun, "--nproc-per-node=1", *run, "--epochs=3"],
+    ):
+        done = processes.finished(
+            command, cwd=tmp_path, env=clean_environment(CCL_TIMEOUT="60"), seconds=240
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        said += re.findall(r"epoch .* replicas", done.stdout)
+    assert said == [
+        "epoch 0 from sample 0 with 2 replicas",
+        "epoch 1 from sample 0 with 2 replicas",
+        "epoch 2 from sample 0 with 1 replicas",
+    ]

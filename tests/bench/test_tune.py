@@ -1,4 +1,4 @@
-"""``python -m bench tune`` writes what it has measured, beside what was measured before."""
+"""What `bench tune` writes, and the benches of large models and of several processes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from bench import __main__ as bench
+import samba
+from bench import __main__ as bench, models, targets
+from bench.errors import LossesDiffer, StatesDiffer
 from bench.kernels.tune import merged, of_category
+from bench.measurement import OURS, Results
+from bench.peers import DDP, REPLICA
+from bench.peers.torch_step import to_torch
+from bench.suites import ddp, overlap
 from emulator.kernels.rules import Measured, Rule, parse_rule
+from emulator.memory import allocator
+from pef_schema import read_pef
+from tests.bench.shortest import settings
 
 PRODUCT, CONVOLUTION = "product float32 nn", "convolution 2d forward float32 3"
 
@@ -66,3 +75,95 @@ def test_kinds_are_chosen_by_a_part_of_their_name() -> None:
     found = list(of_category("weight gradient float32 3 depthwise"))
     assert found
     assert all("weight gradient float32 3 depthwise" in problem.category for problem in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.TIMED)
+def test_bench_knows_which_cases_are_large(name: str, tmp_path: Path) -> None:
+    case = models.TIMED[name]
+    model = case.model()
+    samba.from_torch_model_(model)
+    inputs = [
+        samba.from_torch_tensor(t, name=n)
+        for t, n in zip(to_torch(case.batches()[0]), case.input_names, strict=True)
+    ]
+    optimizer = samba.optim.AdamW(model.parameters())
+    config = {"output_folder": str(tmp_path), "optim_level": case.optim_level}
+    pef = samba.session.compile(model, inputs, optimizer, name=case.family, config_dict=config)
+    assert allocator.is_large(read_pef(Path(pef))) is case.large
+
+
+@pytest.mark.slow
+def test_two_replicas_over_a_slow_link(tmp_path, monkeypatch):
+    monkeypatch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", "2000")
+    # So slow that sleeping, which needs no core, is nearly all: what is hidden then must show
+    # whatever else the machine does.
+    monkeypatch.setattr(overlap, "LATENCY", 0.05)
+    found = Results()
+    overlap.one_case("chain_o0", settings(tmp_path, threads=2), found)
+    medians = {m.contender: m.median for m in found.select("overlap", what="step")}
+    assert set(medians) == {overlap.FREE, *overlap.MODES}
+    link = found.get("overlap", "chain_o0", overlap.LINK, "reductions")
+    assert link is not None and link.median > 10 * 0.05
+    for mode in overlap.MODES:
+        assert medians[mode] > link.median, "reductions come one after the other"
+
+
+class Answering:
+    """Replicas of which one is wrong in one mode."""
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def ask(self, what, mode):
+        return [{"state": "0"}, {"state": "1" if mode == self.wrong else "0"}]
+
+
+def test_replicas_that_differ_are_refused():
+    overlap.check_states("gpt", Answering(""))
+    with pytest.raises(StatesDiffer, match="inorder, rank 1: 1; optimal, rank 0: 0"):
+        overlap.check_states("gpt", Answering("inorder"))
+
+
+@pytest.mark.slow
+def test_one_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(ddp, "PROCESSES", 1)
+    found = Results()
+    ddp.one_alone("lenet", settings(tmp_path, threads=2), found)
+    assert [m.contender for m in found.measurements] == [OURS, REPLICA]
+    assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
+
+
+@pytest.mark.slow
+def test_two_replicas_beside_torchs_own(tmp_path):
+    found = Results()
+    ddp.beside_torch("lenet", settings(tmp_path, threads=2), found)
+    assert [m.contender for m in found.measurements] == [REPLICA, DDP]
+    assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
+
+
+def test_sides_that_differ_are_refused():
+    ddp.check("gpt", {REPLICA: [1.0, 2.0], DDP: [1.0005, 2.001]})
+    for wrong in (2.01, float("nan")):
+        with pytest.raises(LossesDiffer):
+            ddp.check("gpt", {REPLICA: [1.0, wrong], DDP: [1.0, 2.0]})
+
+
+def rows(found: Results) -> dict[str, bool | None]:
+    return {row.what: row.met for row in targets.rows(found) if row.measured}
+
+
+def test_goals():
+    found = Results()
+    for mode, seconds in (("normal", 1.2), ("inorder", 1.0), ("optimal", 1.01)):
+        found.add("overlap", "gpt", mode, "step", "s", [seconds] * 3)
+    found.add("alone", "gpt", OURS, "step", "s", [1.0] * 3)
+    found.add("alone", "gpt", REPLICA, "step", "s", [1.03] * 3)
+    found.add("ddp", "gpt", DDP, "step", "s", [1.0] * 3)
+    found.add("ddp", "gpt", REPLICA, "step", "s", [1.04] * 3)
+    assert rows(found) == {
+        "step time over a slow link, inorder / normal: gpt": True,
+        "step time over a slow link, optimal / inorder: gpt": True,
+        "step time of one replica, data parallel / not: gpt": False,
+        "step time of two replicas / DistributedDataParallel's: gpt": True,
+    }

@@ -1,34 +1,44 @@
-"""Everything that is fuzzed, in one go: ``python -m tests.fuzz``; ``make fuzz`` runs it."""
+"""Everything that is fuzzed, in one go: ``python -m tests.fuzz``; ``make fuzz`` runs it.
+
+``python -m tests.fuzz reading rows:17`` reads a single file, and ``run sound:17`` in its place runs
+one on the device, ``op aten.add.Tensor:3`` calls an operation.
+"""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.fuzz.campaign import Campaign
-from tests.fuzz.outcome import ROOT
+from tests.emulator.fuzz.op_cases import drawn_ops
+from tests.fuzz.campaign import Campaign, try_ops
+from tests.fuzz.pool import Worker
+from tests.fuzz.worker import TARGETS
+from tests.pef_schema.fuzz.cases import Case
 
 _NOT_DONE = "not all cases were tried in the minutes given"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try damaged files on the reader and on the device, and drawn arguments on the operations."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in TARGETS:
+        return _try_one(words)
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=main.__doc__)
     parser.add_argument("--readings", type=int, default=0, help="files to read")
     parser.add_argument("--runs", type=int, default=0, help="programs to run on the device")
     parser.add_argument("--op-cases", type=int, default=0, help="cases of each operation")
+    parser.add_argument("--op", action="append", help="this operation alone; may be given again")
     parser.add_argument("--seed", type=int, default=0, help="another one tries other cases")
     parser.add_argument("--minutes", type=float, help="begin nothing after so long")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--corpus", type=Path, help="folder of what is kept: corpus and finds")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
     lines: list[str] = []
-    failed = False
     for target, count, share in (("reading", options.readings, 0.4), ("run", options.runs, 0.7)):
         if not count:
             continue
@@ -44,23 +54,44 @@ def main(argv: Sequence[str] | None = None) -> int:
         if campaign.counts.total() < count:
             print(f"{target}: {_NOT_DONE}: {campaign.counts.total()} of {count}")
     if options.op_cases:
-        failed = _operations(options, end)
+        lines += _operations(options, float("inf") if end is None else end)
     print(*lines, sep="\n")
-    return int(bool(lines) or failed)
+    return int(bool(lines))
 
 
-def _operations(options: argparse.Namespace, end: float | None) -> bool:
-    """Try drawn arguments on every operation; return whether something was found."""
-    command = [sys.executable, "-m", "tests.emulator.fuzz.ops"]
-    command += ["--cases", str(options.op_cases), "--seed", str(options.seed)]
-    if end is not None:
-        command += ["--seconds", str(max(60.0, end - time.monotonic()))]
-    parts = [
-        subprocess.Popen([*command, "--part", f"{i}/{options.workers}"], cwd=ROOT)
-        for i in range(options.workers)
+def _try_one(words: Sequence[str]) -> int:
+    """Print what becomes of a single case; 1 for a find."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("case", help="KIND:SEED, such as rows:17; OP:SEED for an operation")
+    parser.add_argument("--write", type=Path, help="keep the file there")
+    parser.add_argument("--deadline", type=float, default=10.0, help="seconds of a hang")
+    options = parser.parse_args(words)
+    if options.write:
+        options.write.write_bytes(Case.parse(options.case).build())
+    worker = Worker(options.target, deadline=options.deadline)
+    try:
+        (result,) = worker.tries([options.case])
+    finally:
+        worker.close()
+    outcome = result.outcome
+    print(f"{'find: ' if outcome.find else ''}{outcome.label} {outcome.place}\n{outcome.text}")
+    return int(outcome.find)
+
+
+def _operations(options: argparse.Namespace, until: float) -> list[str]:
+    """Try drawn arguments on every operation; a line for each find."""
+    seeds = range(options.seed, options.seed + options.op_cases)
+    cases = [f"{op}:{seed}" for seed in seeds for op in options.op or drawn_ops()]
+    results = try_ops(cases, workers=options.workers, until=until)
+    counts = Counter(result.outcome.label for result in results)
+    listed = ", ".join(f"{n} {label}" for label, n in counts.most_common())
+    print(f"{len(results)} of {len(cases)} calls: {listed}")
+    return [
+        f"{r.outcome.label}: python -m tests.fuzz op {r.case}  # {r.outcome.text[-200:]!r}"
+        for r in results
+        if r.outcome.find
     ]
-    codes = [part.wait() for part in parts]
-    return any(codes)
 
 
 def _part(share: float, end: float) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pef_schema import PefError, read_pef
 from tests.fuzz.finds import Finds
@@ -177,3 +178,28 @@ def _is_read(path: Path) -> bool:
 def _batches(names: Iterator[str], size: int) -> Iterator[list[str]]:
     while batch := list(itertools.islice(names, size)):
         yield batch
+
+
+def try_ops(cases: Iterable[str], *, workers: int = 1, **how: Any) -> list[Result]:
+    """Try calls of operations.
+
+    Args:
+        cases: Their names, ``OP:SEED``.
+        workers: Processes.
+        how: ``until`` as for :func:`try_all`; else as for :class:`Worker`.
+
+    Returns:
+        A result for each that was tried.
+    """
+    found: list[Result] = []
+    until = how.pop("until", float("inf"))
+    # Compiled code is never given back: a process that lives long grows.
+    try_all(
+        _batches(iter(cases), 20),
+        found.append,
+        make=lambda: Worker("op", **how),
+        workers=workers,
+        lives=400,
+        until=until,
+    )
+    return found

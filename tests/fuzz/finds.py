@@ -10,8 +10,6 @@ from pathlib import Path
 from tests.fuzz.pool import Result, Worker
 from tests.pef_schema.fuzz.cases import Case
 
-_MODULES = {"reading": "tests.pef_schema.fuzz", "run": "tests.emulator.fuzz"}
-
 
 class Finds:
     """The finds of one target.
@@ -46,7 +44,7 @@ class Finds:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"{name}.pef"
             path.write_bytes(Case.parse(small).build())
-            command = f"python -m {_MODULES[self.target]} {small}"
+            command = f"python -m tests.fuzz {self.target} {small}"
             lines.append(f"{len(results):6d} x {group}\n         {path}: {command}")
             text = f"{command}\n{group}\n{first.outcome.place}\n{first.outcome.text}\n"
             path.with_suffix(".txt").write_text(text, encoding="utf-8")

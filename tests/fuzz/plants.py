@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -41,6 +42,32 @@ def _spin() -> None:
         pass
 
 
+def _lowerings() -> None:
+    """Operations hang, end the process, take memory, or give another shape."""
+    import jax
+    import jax.numpy as jnp
+
+    from emulator.ops import registry
+
+    def hungry(x: jax.Array) -> jax.Array:
+        # What a loop carries is in memory: XLA takes anything less into the sum.
+        turns = 2 + (x.ravel()[0] > 0)
+        large = jnp.zeros((9 << 25,), jnp.float32)  # 1.1 GiB
+        return jax.lax.fori_loop(0, turns, lambda i, a: a.at[i].set(1), large).sum()
+
+    bad: dict[str, Callable[[jax.Array], Any]] = {
+        "exp": lambda x: jax.lax.while_loop(lambda a: jnp.any(a < jnp.inf), jnp.sin, x * 0 + 1),
+        "sin": lambda x: os.kill(os.getpid(), 9),
+        "cos": lambda x: os.abort(),
+        "tan": hungry,
+        "sinh": lambda x: jnp.ones((7, 7)),
+        "cosh": lambda x: _foreign(),
+    }
+    for name, lower in bad.items():
+        spec = registry.load_ops()[f"aten.{name}.default"]
+        registry._OPS[spec.name] = dataclasses.replace(spec, lower=lower)
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     "foreign": _instead_of_verify(_foreign),
     "hang": _instead_of_verify(_spin),
@@ -48,5 +75,6 @@ PLANTS: dict[str, Callable[[], None]] = {
     "exit": _instead_of_verify(lambda: os._exit(0)),
     "memory": _instead_of_verify(lambda: bytearray(2**30)),
     "blind": _blind,
+    "lowerings": _lowerings,
 }
 """By name; each takes effect when it is called."""

@@ -63,7 +63,7 @@ def test_a_blind_verifier_is_found(tmp_path: Path) -> None:
     lines = campaign.go(200, workers=1, plant="blind")
     assert lines
     for line in lines:
-        command = line.rpartition("tests.pef_schema.fuzz ")[2]
+        command = line.rpartition("tests.fuzz reading ")[2]
         written = Path(line.split("\n")[1].split(": ")[0].strip())
         assert Case.parse(command).build() == written.read_bytes()
         assert command in written.with_suffix(".txt").read_text(encoding="utf-8")

@@ -25,8 +25,13 @@ from tests.processes import peak_bytes
 TARGETS = {
     "reading": "tests.pef_schema.fuzz.reading",
     "run": "tests.emulator.fuzz.running",
+    "op": "tests.emulator.fuzz.op_running",
 }
-"""Modules with a function ``attempt(name, pef)`` and the limit of memory ``SPARE`` in bytes."""
+"""Modules with a function ``attempt(name, pef)`` and the limit of memory ``SPARE`` in bytes.
+
+The first two try a file, of which ``name`` is the case. ``op`` tries a call of an operation, and
+prepares its process by a function of its own.
+"""
 
 Attempt = Callable[[str, bytes], Outcome]
 
@@ -38,13 +43,16 @@ def main(target: str, plant: str = "") -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     module = importlib.import_module(TARGETS[target])
-    load_seeds()  # while nothing is planted yet, and before memory is counted
+    # While nothing is planted yet, and before memory is counted.
+    getattr(module, "prepare", load_seeds)()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if plant:
         plants.PLANTS[plant]()
     print(json.dumps({"ready": True, "cpu": time.process_time()}), file=answers)
     for line in sys.stdin:
         for name in json.loads(line):
-            outcome, seconds = _limited(module.attempt, name, module.SPARE)
+            pef = b"" if target == "op" else Case.parse(name).build()
+            outcome, seconds = _limited(module.attempt, name, pef, module.SPARE)
             print(
                 outcome.as_json(
                     case=name,
@@ -56,13 +64,12 @@ def main(target: str, plant: str = "") -> None:
             )
 
 
-def _limited(attempt: Attempt, name: str, spare: int) -> tuple[Outcome, float]:
+def _limited(attempt: Attempt, name: str, pef: bytes, spare: int) -> tuple[Outcome, float]:
     """Try a case with so much address space: what is in use, three times the file, and spare.
 
     Returns:
         The outcome, and the seconds that it took once the file was made.
     """
-    pef = Case.parse(name).build()
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]

@@ -22,10 +22,9 @@ from tests.opinfo.call import Call, Eager, run_eager
 from tests.opinfo.catalog import Entry
 from tests.opinfo.compare import differences
 from tests.opinfo.compiled import Compiled, Got
-from tests.opinfo.exceptions import TIES, function_of, is_uninitialised, tolerances
+from tests.opinfo.exceptions import TIES, function_of, in_scope, is_uninitialised, tolerances
 from tests.opinfo.record import Outcome, Record, worst
 from tests.opinfo.samples import Sample, cap, choose, list_samples, seed_for
-from tests.opinfo.scope import in_scope
 
 UNSUPPORTED = (UnsupportedOps, DataDependentBranch, StridedViewError)
 """Errors at compile time that say what the device cannot do."""

@@ -6,10 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.opinfo.catalog import DTYPES
-from tests.opinfo.exceptions import COMPLEX_TOLERANCES, TOLERANCES
+from tests.opinfo.exceptions import (
+    COMPLEX_TOLERANCES,
+    OUT_OF_SCOPE,
+    SAMPLES_OUT_OF_SCOPE,
+    TOLERANCES,
+)
 from tests.opinfo.record import Outcome, Record
 from tests.opinfo.samples import MAX_ELEMENTS, REPEATS, cap
-from tests.opinfo.scope import OUT_OF_SCOPE, SAMPLES_OUT_OF_SCOPE
 
 FORWARD_LIMIT = 97.0
 GRADIENT_LIMIT = 95.0

@@ -42,7 +42,7 @@ def work(connection: Connection) -> None:
 
     from tests.opinfo.catalog import entry_named
     from tests.opinfo.check import check_entry
-    from tests.opinfo.speed import keep_bookkeeping
+    from tests.speed import keep_bookkeeping
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -13,10 +13,18 @@ HEAVY: dict[str, Callable[[int], bytes]] = {}
 """Makers of files by name; their argument says how large the part is."""
 
 
-def heavy(make: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """Add a maker to the table."""
-    HEAVY[make.__name__.lstrip("_")] = make
-    return make
+def heavy(lay_out: Callable[[Sheet, int], Tables]) -> Callable[[Sheet, int], Tables]:
+    """Add a maker to the table: what it lays out, and the root's own strings, which come last."""
+
+    def make(count: int) -> bytes:
+        sheet = Sheet()
+        root = lay_out(sheet, count)
+        sheet.link(root, "name", sheet.string("net"))
+        sheet.link(root, "mapping", sheet.string("section"))
+        return sheet.pef(root)
+
+    HEAVY[lay_out.__name__.lstrip("_")] = make
+    return lay_out
 
 
 def program(sheet: Sheet, fields: str) -> Tables:
@@ -31,36 +39,21 @@ def training(sheet: Sheet, fields: str) -> Tables:
     return sheet.tables("Program", f"name mapping {fields}")
 
 
-def named(sheet: Sheet, root: Tables) -> None:
-    """Lay out the root's own strings, which come last."""
-    sheet.link(root, "name", sheet.string("net"))
-    sheet.link(root, "mapping", sheet.string("section"))
-
-
 def regions(sheet: Sheet, root: Tables, count: int, role: Any = 3, dtype: Any = 9) -> None:
     """Lay out regions of no dimension."""
-    vector = sheet.children(root, "regions", count)
-    rows = sheet.tables("Region", "name dtype role", count)
-    sheet.point(vector, rows.at)
-    sheet.put(rows, "dtype", dtype)
-    sheet.put(rows, "role", role)
+    rows = sheet.rows(root, "regions", "Region", "name dtype role", count, dtype=dtype, role=role)
     sheet.link(rows, "name", sheet.names("r", count))
 
 
 def graph_of(sheet: Sheet, root: Tables, fields: str) -> Tables:
     """Lay out the only graph; its name is to be linked."""
-    vector = sheet.children(root, "graphs", 1)
-    graph = sheet.tables("Graph", f"name {fields}")
-    sheet.point(vector, graph.at)
+    graph = sheet.rows(root, "graphs", "Graph", f"name {fields}")
     return graph
 
 
 def schedule(sheet: Sheet, root: Tables, called: Any = ()) -> None:
     """Lay out the only schedule, which calls these sections."""
-    vector = sheet.children(root, "schedules", 1)
-    row = sheet.tables("Schedule", "graph calls")
-    sheet.point(vector, row.at)
-    sheet.put(row, "graph", 0)
+    row = sheet.rows(root, "schedules", "Schedule", "graph calls", graph=0)
     count = len(called)
     calls = sheet.children(row, "calls", count)
     if count:
@@ -90,9 +83,7 @@ def sections(
     sheet: Sheet, root: Tables, fields: str, count: int, kind: Any = 2, twin: Any = 0
 ) -> Tables:
     """Lay out sections of one step each, and return the steps."""
-    vector = sheet.children(root, "sections", count)
-    rows = sheet.tables("Section", "name steps twin", count)
-    sheet.point(vector, rows.at)
+    rows = sheet.rows(root, "sections", "Section", "name steps twin", count)
     of = lists(sheet, rows, "steps", 1)
     steps = sheet.tables("Step", f"kind graph {fields}", count)
     fill(sheet, of, steps)

@@ -11,7 +11,6 @@ from tests.pef_schema.heavy_parts import (
     graph_of,
     heavy,
     lists,
-    named,
     program,
     regions,
     schedule,
@@ -23,13 +22,10 @@ from tests.pef_schema.sheet import Sheet, Tables
 
 
 @heavy
-def _steps_of_a_twin(count: int) -> bytes:
+def _steps_of_a_twin(sheet: Sheet, count: int) -> Tables:
     """A section of many steps, and many sections that name it as their twin."""
-    sheet = Sheet()
     root = sheet.tables("Program", "name mapping sections")
-    vector = sheet.children(root, "sections", count)
-    rows = sheet.tables("Section", "name steps twin", count)
-    sheet.point(vector, rows.at)
+    rows = sheet.rows(root, "sections", "Section", "name steps twin", count)
     lists = [sheet.references(count), *[sheet.references(1) for _ in range(count - 1)]]
     steps = sheet.tables("Step", "kind", 2 * count - 1)
     sheet.put(steps, "kind", 1)
@@ -39,14 +35,12 @@ def _steps_of_a_twin(count: int) -> bytes:
     sheet.link(rows, "steps", [one[0] for one in lists])
     sheet.put(rows, "twin", 0)
     sheet.link(rows, "name", sheet.names("s", count))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _shared_vectors(count: int) -> bytes:
+def _shared_vectors(sheet: Sheet, count: int) -> Tables:
     """Sections, all twins of the first and all called, that zero the same gradients."""
-    sheet = Sheet()
     root = training(sheet, "regions graphs sections schedules")
     number = math.isqrt(count)
     schedule(sheet, root, np.arange(number))
@@ -57,53 +51,38 @@ def _shared_vectors(count: int) -> bytes:
     sheet.link(steps, "reads", every)
     sheet.link(steps, "writes", every)
     sheet.link(graph, "name", sheet.string("g"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _long_vectors(count: int) -> bytes:
+def _long_vectors(sheet: Sheet, count: int) -> Tables:
     """Sections that share a vector of zeros, which say nothing good."""
-    sheet = Sheet()
     root = sheet.tables("Program", "name mapping sections")
     steps = sections(sheet, root, "nodes", 200, kind=1)
     sheet.link(steps, "nodes", sheet.vector("i", np.zeros(count)))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _long_shapes(count: int) -> bytes:
+def _long_shapes(sheet: Sheet, count: int) -> Tables:
     """States of a parameter whose region has a long shape."""
-    sheet = Sheet()
     root = sheet.tables("Program", "name mapping regions optimizers")
-    vector = sheet.children(root, "regions", 2)
-    rows = sheet.tables("Region", "name dtype role shape", 2)
-    sheet.point(vector, rows.at)
-    sheet.put(rows, "dtype", 9)
-    sheet.put(rows, "role", [2, 7])
-    optimizers = sheet.children(root, "optimizers", 1)
-    optimizer = sheet.tables("Optimizer", "name kind params")
-    sheet.point(optimizers, optimizer.at)
-    sheet.put(optimizer, "kind", 1)
-    params = sheet.children(optimizer, "params", 1)
-    param = sheet.tables("OptimizerParam", "weight grad states")
-    sheet.point(params, param.at)
-    sheet.put(param, "weight", 0)
-    sheet.put(param, "grad", 1)
+    rows = sheet.rows(root, "regions", "Region", "name dtype role shape", 2, dtype=9, role=[2, 7])
+    optimizer = sheet.rows(root, "optimizers", "Optimizer", "name kind params", kind=1)
+    param = sheet.rows(
+        optimizer, "params", "OptimizerParam", "weight grad states", weight=0, grad=1
+    )
     sheet.link(param, "states", sheet.vector("i", np.zeros(count)))
     shape = sheet.vector("q", np.ones(count))
     sheet.link(rows, "shape", shape)
     sheet.link(rows, "name", sheet.names("r", 2))
     sheet.link(optimizer, "name", sheet.string("sgd0"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _sections_alone(count: int) -> bytes:
+def _sections_alone(sheet: Sheet, count: int) -> Tables:
     """Sections that zero one gradient; all are twins of the first, and called."""
-    sheet = Sheet()
     root = training(sheet, "regions graphs sections schedules")
     schedule(sheet, root, np.arange(count))
     regions(sheet, root, 1, role=7)
@@ -111,31 +90,23 @@ def _sections_alone(count: int) -> bytes:
     steps = sections(sheet, root, "writes", count, kind=1)
     sheet.link(steps, "writes", sheet.vector("i", [0]))
     sheet.link(graph, "name", sheet.string("g"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 def _copies(sheet: Sheet, root: Tables, values: int, updated: int) -> None:
     """Lay out a graph of values at region 0, and updates of as many regions with the first."""
     graph = graph_of(sheet, root, "values updates")
-    vector = sheet.children(graph, "values", values)
-    rows = sheet.tables("Value", "name dtype region", values)
-    sheet.point(vector, rows.at)
-    sheet.put(rows, "dtype", 9)
-    sheet.put(rows, "region", 0)
-    vector = sheet.children(graph, "updates", updated)
-    updates = sheet.tables("Update", "value region", updated)
-    sheet.point(vector, updates.at)
-    sheet.put(updates, "value", 0)
-    sheet.put(updates, "region", 1 + np.arange(updated))
+    rows = sheet.rows(graph, "values", "Value", "name dtype region", values, dtype=9, region=0)
+    sheet.rows(
+        graph, "updates", "Update", "value region", updated, value=0, region=1 + np.arange(updated)
+    )
     sheet.link(rows, "name", sheet.names("v", values))
     sheet.link(graph, "name", sheet.string("g"))
 
 
 @heavy
-def _calls(count: int) -> bytes:
+def _calls(sheet: Sheet, count: int) -> Tables:
     """One section that is called again and again; it reads and writes many transient regions."""
-    sheet = Sheet()
     root = program(sheet, "regions graphs sections schedules")
     schedule(sheet, root, np.minimum(np.arange(count), 1))
     updated = min(count, 50_000)
@@ -145,104 +116,87 @@ def _calls(count: int) -> bytes:
     every = sheet.vector("i", np.arange(1 + updated))
     sheet.link(steps, "reads", [sheet.vector("i", [0]), every])
     sheet.link(steps, "writes", sheet.vector("i", 1 + np.arange(updated)))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
-def _graphs(count: int, touched: int, role: int) -> bytes:
+def _graphs(sheet: Sheet, count: int, touched: int, role: int) -> Tables:
     """Graphs each of which has a schedule of the same two sections, which write some regions."""
-    sheet = Sheet()
     root = training(sheet, "regions graphs sections schedules")
-    vector = sheet.children(root, "schedules", count)
-    rows = sheet.tables("Schedule", "graph calls", count)
-    sheet.point(vector, rows.at)
-    sheet.put(rows, "graph", np.arange(count))
+    rows = sheet.rows(root, "schedules", "Schedule", "graph calls", count, graph=np.arange(count))
     of = lists(sheet, rows, "calls", 2)
     calls = sheet.tables("Call", "call_id section", 2 * count)
     fill(sheet, of, calls)
     sheet.put(calls, "call_id", np.arange(2 * count) % 2)
     sheet.put(calls, "section", np.arange(2 * count) % 2)
     regions(sheet, root, touched, role=role)
-    vector = sheet.children(root, "graphs", count)
-    graphs = sheet.tables("Graph", "name", count)
-    sheet.point(vector, graphs.at)
+    graphs = sheet.rows(root, "graphs", "Graph", "name", count)
     steps = sections(sheet, root, "reads writes", 2, kind=1, twin=[0, 1])
     every = sheet.vector("i", np.arange(touched))
     sheet.link(steps, "reads", [sheet.vector("i", []), every])
     sheet.link(steps, "writes", every)
     sheet.link(graphs, "name", sheet.names("g", count))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _schedules(count: int) -> bytes:
+def _schedules(sheet: Sheet, count: int) -> Tables:
     """The sections zero many gradients."""
-    return _graphs(count, count, 7)
+    return _graphs(sheet, count, count, 7)
 
 
 @heavy
-def _order_of_calls(count: int) -> bytes:
+def _order_of_calls(sheet: Sheet, count: int) -> Tables:
     """The sections write transient regions, which other rules forbid them later."""
-    return _graphs(count, 100, 5)
+    return _graphs(sheet, count, 100, 5)
 
 
-def _outputs(count: int, values: int, twin: object) -> bytes:
+def _outputs(sheet: Sheet, count: int, values: int, twin: object) -> Tables:
     """Sections that all write one region, to which as many outputs copy these values."""
-    sheet = Sheet()
     root = program(sheet, "regions graphs sections schedules")
     schedule(sheet, root, [0])
     regions(sheet, root, 2, role=np.array([3, 6]))
     graph = graph_of(sheet, root, "values outputs")
-    vector = sheet.children(graph, "values", values)
-    rows = sheet.tables("Value", "name dtype region", values)
-    sheet.point(vector, rows.at)
-    sheet.put(rows, "dtype", 9)
-    sheet.put(rows, "region", 0)
-    vector = sheet.children(graph, "outputs", count)
-    outputs = sheet.tables("Output", "name value region grad", count)
-    sheet.point(vector, outputs.at)
-    sheet.put(outputs, "value", np.arange(count) % values)
-    sheet.put(outputs, "region", 1)
-    sheet.put(outputs, "grad", 3)
+    rows = sheet.rows(graph, "values", "Value", "name dtype region", values, dtype=9, region=0)
+    outputs = sheet.rows(
+        graph,
+        "outputs",
+        "Output",
+        "name value region grad",
+        count,
+        value=np.arange(count) % values,
+        region=1,
+        grad=3,
+    )
     steps = sections(sheet, root, "reads writes", count, twin=twin)
     sheet.link(steps, "reads", sheet.vector("i", [0]))
     sheet.link(steps, "writes", sheet.vector("i", [1]))
     sheet.link(rows, "name", sheet.names("v", values))
     sheet.link(outputs, "name", sheet.string("o"))
     sheet.link(graph, "name", sheet.string("g"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _twins_share_outputs(count: int) -> bytes:
+def _twins_share_outputs(sheet: Sheet, count: int) -> Tables:
     """Sections, all twins of the first, and as many outputs of one value."""
-    return _outputs(count, 1, 0)
+    return _outputs(sheet, count, 1, 0)
 
 
 @heavy
-def _steps_share_outputs(count: int) -> bytes:
+def _steps_share_outputs(sheet: Sheet, count: int) -> Tables:
     """Sections, each the first of its kind, and as many outputs of different values."""
-    return _outputs(count, count, np.arange(count))
+    return _outputs(sheet, count, count, np.arange(count))
 
 
-def _arguments(nodes: int, args: int, run: list[int], kinds: list[int]) -> bytes:
+def _arguments(sheet: Sheet, nodes: int, args: int, run: list[int], kinds: list[int]) -> Tables:
     """Sections of one of the nodes each, all of which have the same arguments."""
-    sheet = Sheet()
     root = training(sheet, "regions graphs sections schedules")
     number = len(run)
     schedule(sheet, root, np.arange(number))
     regions(sheet, root, 1)
     graph = graph_of(sheet, root, "values nodes")
-    vector = sheet.children(graph, "values", 1)
-    value = sheet.tables("Value", "name dtype region")
-    sheet.point(vector, value.at)
-    sheet.put(value, "dtype", 9)
-    sheet.put(value, "region", 0)
-    vector = sheet.children(graph, "nodes", nodes)
-    rows = sheet.tables("Node", "op arg_tags arg_bits", nodes)
-    sheet.point(vector, rows.at)
+    value = sheet.rows(graph, "values", "Value", "name dtype region", dtype=9, region=0)
+    rows = sheet.rows(graph, "nodes", "Node", "op arg_tags arg_bits", nodes)
     kind = np.array(kinds)
     # The first of each kind is the twin of all of them.
     twin = np.where(kind == 3, number - int(np.sum(kind == 3)), 0)
@@ -256,39 +210,38 @@ def _arguments(nodes: int, args: int, run: list[int], kinds: list[int]) -> bytes
     sheet.link(rows, "arg_tags", sheet.vector("B", np.full(args, 2)))
     sheet.link(rows, "arg_bits", sheet.vector("q", np.zeros(args)))
     sheet.link(graph, "name", sheet.string("g"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _twins_share_node(count: int) -> bytes:
+def _twins_share_node(sheet: Sheet, count: int) -> Tables:
     """Sections that all run one node, which one of them may; it has eight times the arguments."""
-    return _arguments(1, 8 * count, [0] * count, [2] * count)
+    return _arguments(sheet, 1, 8 * count, [0] * count, [2] * count)
 
 
 @heavy
-def _twins_share_arguments(count: int) -> bytes:
+def _twins_share_arguments(sheet: Sheet, count: int) -> Tables:
     """Nodes of the same arguments, each run, run again and differentiated in its own sections."""
-    return _arguments(count, count, 2 * list(range(count)), [2] * count + [3] * count)
+    return _arguments(sheet, count, count, 2 * list(range(count)), [2] * count + [3] * count)
 
 
 @heavy
-def _twins_share_params(count: int) -> bytes:
+def _twins_share_params(sheet: Sheet, count: int) -> Tables:
     """Sections, all twins of the first, that scale the gradients of one optimizer."""
-    sheet = Sheet()
     root = training(sheet, "regions graphs optimizers sections schedules")
     schedule(sheet, root, np.arange(count))
     regions(sheet, root, 3 * count, role=np.array([2, 7, 10])[np.arange(3 * count) % 3])
     graph = graph_of(sheet, root, "")
-    vector = sheet.children(root, "optimizers", 1)
-    optimizer = sheet.tables("Optimizer", "name kind params")
-    sheet.point(vector, optimizer.at)
-    sheet.put(optimizer, "kind", 1)
-    vector = sheet.children(optimizer, "params", count)
-    params = sheet.tables("OptimizerParam", "weight grad states", count)
-    sheet.point(vector, params.at)
-    sheet.put(params, "weight", 3 * np.arange(count))
-    sheet.put(params, "grad", 3 * np.arange(count) + 1)
+    optimizer = sheet.rows(root, "optimizers", "Optimizer", "name kind params", kind=1)
+    params = sheet.rows(
+        optimizer,
+        "params",
+        "OptimizerParam",
+        "weight grad states",
+        count,
+        weight=3 * np.arange(count),
+        grad=3 * np.arange(count) + 1,
+    )
     sheet.link(params, "states", singles(sheet, 3 * np.arange(count) + 2))
     steps = sections(sheet, root, "optimizers reads writes", count, kind=5)
     sheet.link(steps, "optimizers", sheet.vector("i", [0]))
@@ -297,14 +250,12 @@ def _twins_share_params(count: int) -> bytes:
     sheet.link(steps, "writes", gradients)
     sheet.link(optimizer, "name", sheet.string("sgd0"))
     sheet.link(graph, "name", sheet.string("g"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root
 
 
 @heavy
-def _optimizers(count: int) -> bytes:
+def _optimizers(sheet: Sheet, count: int) -> Tables:
     """Optimizers of one parameter each with all settings, and steps that name all of them."""
-    sheet = Sheet()
     root = training(sheet, "regions graphs optimizers argins sections schedules")
     number = 700_000 // max(count, 20_000)
     schedule(sheet, root, np.arange(number))
@@ -314,11 +265,15 @@ def _optimizers(count: int) -> bytes:
     dtype = np.where((every > 0) & (every < first), 10, 9)
     regions(sheet, root, len(every), role=role, dtype=dtype)
     graph = graph_of(sheet, root, "")
-    vector = sheet.children(root, "optimizers", count)
-    rows = sheet.tables("Optimizer", "name kind params argins options step", count)
-    sheet.point(vector, rows.at)
-    sheet.put(rows, "kind", 1)
-    sheet.put(rows, "step", 0)
+    rows = sheet.rows(
+        root,
+        "optimizers",
+        "Optimizer",
+        "name kind params argins options step",
+        count,
+        kind=1,
+        step=0,
+    )
     of = [lists(sheet, rows, name, n) for name, n in (("params", 1), ("argins", 3), ("options", 3))]
     params = sheet.tables("OptimizerParam", "weight grad states", count)
     fill(sheet, of[0], params)
@@ -332,11 +287,9 @@ def _optimizers(count: int) -> bytes:
     options = sheet.tables("Option", "name value", 3 * count)
     fill(sheet, of[2], options)
     sheet.put(options, "value", 0.0)
-    vector = sheet.children(root, "argins", 3)
-    argins = sheet.tables("Argin", "name region kind", 3)
-    sheet.point(vector, argins.at)
-    sheet.put(argins, "region", [1, 2, 3])
-    sheet.put(argins, "kind", [1, 2, 3])
+    argins = sheet.rows(
+        root, "argins", "Argin", "name region kind", 3, region=[1, 2, 3], kind=[1, 2, 3]
+    )
     # One step updates all weights, one scales all gradients, the others count.
     kinds = np.array([6, 5, *[6] * (number - 2)])
     steps = sections(
@@ -356,5 +309,4 @@ def _optimizers(count: int) -> bytes:
     names = np.array([sheet.string(name) for name in ("dampening", "maximize", "nesterov")])
     sheet.link(options, "name", np.tile(names, count))
     sheet.link(graph, "name", sheet.string("g"))
-    named(sheet, root)
-    return sheet.pef(root)
+    return root

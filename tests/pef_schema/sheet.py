@@ -86,6 +86,17 @@ class Sheet:
         self.parts.append((at, struct.pack("<I", count)))
         return at + 4 * np.arange(count + 1, dtype=np.int64)
 
+    def rows(
+        self, parent: Tables, name: str, table: str, fields: str, count: int = 1, **columns: Any
+    ) -> Tables:
+        """Lay out a vector of tables in a field of its parent, with numbers in their fields."""
+        vector = self.children(parent, name, count)
+        tables = self.tables(table, fields, count)
+        self.point(vector, tables.at)
+        for column, numbers in columns.items():
+            self.put(tables, column, numbers)
+        return tables
+
     def point(self, vector: Places, targets: Any) -> None:
         """Let the references of a vector lead to places."""
         self.columns.append((vector[1:], "I", np.asarray(targets) - vector[1:]))

@@ -1,4 +1,4 @@
-"""One model trained by torch and on the device, and how the two compare."""
+"""Models trained by torch and on the device, alone or many as one, and how the two compare."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ import samba
 import samba.utils as utils
 from pef_schema.errors import SambaError
 from tests.opinfo.compare import difference
-from tests.sweeps.tally import Outcome
+from tests.sweeps.tally import Outcome, Tally
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -133,3 +134,65 @@ def _device_steps(
     for path, tensor in (*model.named_parameters(), *model.named_buffers()):
         found[path] = samba.to_torch(tensor).detach().clone()
     return found
+
+
+Make = Callable[[], nn.Module]
+
+
+class _Together(nn.Module):
+    def __init__(self, cases: list[nn.Module]) -> None:
+        super().__init__()
+        self.cases = nn.ModuleList(cases)
+
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([case(**inputs) for case in self.cases]).sum()
+
+
+def sweep_together(
+    tally: Tally,
+    cases: Mapping[str, Make],
+    inputs: Tensors,
+    folder: Path,
+    *,
+    size: int = 24,
+    **how: Any,
+) -> None:
+    """Count the outcomes of many models, each of which returns a loss.
+
+    Those that torch trains are trained several at a time; each of these is equal if all are. Those
+    that torch refuses, and all of a batch that is not equal, are trained alone.
+
+    Args:
+        tally: Where to count.
+        cases: Makes the models, by name.
+        inputs: What all of them take.
+        folder: Where PEFs go.
+        size: Models of a batch.
+        how: As for :func:`train_both`.
+    """
+    together = [name for name, make in cases.items() if _trains(make, inputs)]
+    alone = [name for name in cases if name not in set(together)]
+    for start in range(0, len(together), size):
+        names = together[start : start + size]
+        outcome, _ = train_both(
+            lambda names=names: _Together([cases[name]() for name in names]), inputs, folder, **how
+        )
+        if outcome is Outcome.EQUAL:
+            for name in names:
+                tally.add(name, outcome)
+        else:
+            alone += names
+    for name in alone:
+        tally.add(name, *train_both(cases[name], inputs, folder, **how))
+
+
+def _trains(make: Make, inputs: Tensors) -> bool:
+    """Whether torch runs two steps."""
+    torch.manual_seed(0)
+    model = make()
+    try:
+        for _ in range(2):
+            model(**inputs).backward()
+    except Exception:
+        return False
+    return True

@@ -22,9 +22,8 @@ from tests.opinfo.catalog import Entry
 from tests.opinfo.check import forms, is_random, judge
 from tests.opinfo.compare import differences
 from tests.opinfo.compiled import Compiled
-from tests.opinfo.exceptions import function_of
+from tests.opinfo.exceptions import OUT_OF_SCOPE, function_of, in_scope
 from tests.opinfo.samples import Sample, choose, list_samples, seed_for
-from tests.opinfo.scope import OUT_OF_SCOPE, in_scope
 from tests.sweeps.tally import Outcome
 from tests.tracing import trace
 

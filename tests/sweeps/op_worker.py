@@ -14,7 +14,7 @@ import warnings
 import torch
 
 from tests.opinfo.catalog import load_entries
-from tests.opinfo.speed import keep_bookkeeping
+from tests.speed import keep_bookkeeping
 from tests.sweeps.op_variants import End, run, samples_of, variants
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from tests.sweeps.both_sides import sweep_together
 from tests.sweeps.tally import Tally
-from tests.sweeps.together import sweep_together
 
 Tensor = torch.Tensor
 INPUTS = {"x": torch.linspace(0.5, 1.5, 24).reshape(4, 6)}

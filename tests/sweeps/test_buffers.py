@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.sweeps.both_sides import train_both
+from tests.sweeps.both_sides import sweep_together, train_both
 from tests.sweeps.tally import Tally
-from tests.sweeps.together import sweep_together
 
 Tensor = torch.Tensor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from emulator.contract.arguments import _dimension_problems
 from emulator.contract.check import check_contract
 from emulator.device import Device
-from emulator.errors import CannotRun
+from emulator.errors import CannotRun, LoweringError
 from pef_schema import DType, Ref, Region, Role, Value, verify
 from pef_schema.program import Arg, SectionKind
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
+from tests.emulator.contract.mutants import OPS, mutants, outcome, program_of
 from tests.emulator.contract.programs import changed_step, training, with_node
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit
@@ -187,3 +189,36 @@ def test_an_empty_vector_may_be_joined_to_anything() -> None:
     Device(program)
     with pytest.raises(CannotRun, match="dim 2 is none of its 2 dimensions"):
         Device(edit(program, "graphs.0.nodes.0", args=((Ref(2), X), 2)))
+
+
+def _ends(name: str) -> Counter[str]:
+    """How the mutants of an op end: none in the error for all that is left, each with its line."""
+    ends: Counter[str] = Counter()
+    wrong: list[str] = []
+    for mutant in mutants(program_of(name)):
+        end, error = outcome(mutant.program)
+        ends[end] += 1
+        if end in ("plan", "foreign"):
+            wrong.append(f"{mutant.what}: {error}")
+        sources: list[str] = []
+        if isinstance(error, LoweringError):
+            sources = [error.source]
+        elif isinstance(error, CannotRun):
+            sources = [problem.source for problem in error.problems]
+            assert all(problem.node >= 0 for problem in error.problems)
+        assert all("mutants.py:" in source for source in sources), (mutant.what, error)
+    assert not wrong, "\n".join(wrong)
+    return ends
+
+
+@pytest.mark.parametrize("name", ["conv1d", "view"])
+def test_some_mutants(name: str) -> None:
+    ends = _ends(name)
+    assert ends.total() > 25
+    assert ends["cannot run"] > 10 or "conv" not in name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPS)
+def test_all_mutants(name: str) -> None:
+    print(f"mutants of {name}: {dict(_ends(name))}")

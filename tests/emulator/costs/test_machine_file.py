@@ -1,11 +1,15 @@
-"""Machines from TOML: what is read, and everything that is refused, all problems at once."""
+"""Machines from TOML and measured ones, and costs without jax; all problems are told at once."""
 
 from __future__ import annotations
 
 import os
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
+from emulator.costs import measuring, timing
 from emulator.costs.machine_file import (
     BadMachineFile,
     machine_toml,
@@ -15,6 +19,7 @@ from emulator.costs.machine_file import (
 from emulator.costs.roofline import Binding, Cache, Cost, Machine, NoRate, bound
 from emulator.op_facts.flops import Flops
 from pef_schema.program import DType
+from tests.processes import finished
 from tests.terminal import TEXT, foreign
 
 GOOD = "float32_gflops = 100.0\nbandwidth_gb_s = 20\n"
@@ -132,3 +137,65 @@ def test_bounds():
     assert of(1000) == (1e-7, Binding.CACHE)
     assert of(100) == (1e-9, Binding.CACHE)
     assert of(2000, BFLOAT16=8000, FLOAT32=1000) == (3e-6, Binding.PRODUCTS)
+
+
+def test_a_machine_is_measured(monkeypatch):
+    monkeypatch.setattr(measuring, "SHAPES", ((8, 16, 8),))
+    monkeypatch.setattr(timing, "_NEAR", (1 << 12, 1 << 13))
+    monkeypatch.setattr(timing, "COPIED", 1 << 14)
+    monkeypatch.setattr(timing, "_LEAST_COPIED", 1 << 14)
+    types = (DType.FLOAT64, DType.FLOAT32)
+    before = threading.active_count()
+    machine = measuring.measured_machine(types, seconds=0.0)
+    assert [d for d, _ in machine.rates] == sorted(types)
+    assert all(rate > 0 for _, rate in machine.rates) and machine.bandwidth > 0
+    assert all(c.bandwidth > machine.bandwidth for c in machine.caches)
+    sizes = [c.nbytes for c in machine.caches]
+    assert sizes == sorted(sizes)
+    assert str(timing.processors()) in machine.name
+    assert threading.active_count() == before
+
+
+@pytest.mark.slow
+def test_products_of_every_type_are_measured(monkeypatch):
+    monkeypatch.setattr(measuring, "SHAPES", ((8, 16, 8),))
+    for dtype in DType:
+        if dtype is not DType.BOOL:
+            assert measuring._product_rate(dtype, 0.0) > 0, dtype
+
+
+def test_memory_of_a_device(monkeypatch):
+    monkeypatch.setattr(measuring, "COPIED", 1 << 12)
+    assert measuring._device_rate(0.0) > 0
+
+
+def test_a_failure_ends_the_threads(monkeypatch):
+    monkeypatch.setattr(timing, "processors", lambda: 3)
+    before = threading.active_count()
+
+    def fail(worker: int) -> None:
+        if worker == 0:
+            raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        timing._shortest_together(fail, 0.0)
+    assert threading.active_count() == before
+
+
+def test_the_shortest_time_is_of_one_turn():
+    turns = []
+    least = timing.shortest(lambda: turns.append(1), 0.01)
+    assert 0 <= least <= 0.01 and len(turns) > 2
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_costs_load_neither_torch_nor_jax():
+    code = (
+        "import sys, emulator.costs.machine_file, emulator.costs.roofline, emulator.costs.steps, "
+        "emulator.costs.description, emulator.costs.timing; "
+        "sys.exit(bool({'jax', 'torch'} & sys.modules.keys()))"
+    )
+    done = finished([sys.executable, "-c", code], cwd=ROOT)
+    assert done.returncode == 0, done.stderr

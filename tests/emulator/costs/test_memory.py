@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -40,6 +42,7 @@ POINTER = 8
 """Bytes of XLA's list of results, for each of them."""
 
 
+@functools.cache
 def program_of(name: str, optim_level: str = "o0") -> Program:
     """A model of the zoo with an optimizer."""
     torch.manual_seed(0)

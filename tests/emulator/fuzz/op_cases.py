@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from emulator.op_facts.table import op_facts
 from tests.emulator.fuzz.op_shapes import Tensorlike, dims_of, structured
 
 EXTREME_INTS = (
@@ -120,6 +121,11 @@ _OWN: Mapping[str, tuple[Argument, ...]] = {
 
 NOT_DRAWN = frozenset({"samba.custom_gradient"})
 """Takes a function; only a gradient of a program can be one."""
+
+
+def drawn_ops() -> list[str]:
+    """Names of the ops that cases are drawn for, sorted."""
+    return sorted(set(op_facts()) - NOT_DRAWN)
 
 
 def torch_overload(op: str) -> Callable[..., Any] | None:

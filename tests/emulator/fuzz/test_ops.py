@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
+from collections.abc import Iterable
 
 import pytest
 import torch
 
-from tests.emulator.fuzz import ops
-from tests.emulator.fuzz.op_cases import NOT_DRAWN, arguments_of, draw
-from tests.processes import finished
+from tests.emulator.fuzz.op_cases import NOT_DRAWN, arguments_of, draw, drawn_ops
+from tests.fuzz.__main__ import main
+from tests.fuzz.campaign import try_ops
 
 SAMPLE = (
     *("aten.gcd.default", "aten.max_pool1d.default", "aten._linalg_svd.default"),
@@ -30,7 +27,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def test_every_op_has_arguments_and_a_seed_gives_the_same_ones() -> None:
-    names = ops.drawn_ops()
+    names = drawn_ops()
     assert len(names) + len(NOT_DRAWN) > 800
     for op in names:
         assert arguments_of(op) or op.endswith(("cat.default",)), op
@@ -40,67 +37,26 @@ def test_every_op_has_arguments_and_a_seed_gives_the_same_ones() -> None:
     assert not _same(draw("aten.add.Tensor", 5).args, draw("aten.add.Tensor", 6).args)
 
 
+def _finds(cases: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Labels of all cases, and what was found."""
+    results = try_ops(cases)
+    found = [f"{r.case}: {r.outcome.label}: {r.outcome.text}" for r in results if r.outcome.find]
+    return [r.outcome.label for r in results], found
+
+
 def test_a_sample_of_ops_ends_well() -> None:
-    found = list(ops.run_cases((op, at % 2) for at, op in enumerate(SAMPLE)))
-    assert len(found) == len(SAMPLE)
-    assert not [o.line for o in found if o.outcome in ops.DEFECTS]
-    assert sum(o.outcome == "ran" for o in found) >= len(SAMPLE) / 2
+    labels, found = _finds(f"{op}:{at % 2}" for at, op in enumerate(SAMPLE))
+    assert len(labels) == len(SAMPLE)
+    assert not found
+    assert labels.count("ran") >= len(SAMPLE) / 2
 
 
-_BAD_OPS = """
-import os, sys
-import jax, jax.numpy as jnp
-from jax import lax
-from emulator.ops.registry import load_ops, _OPS
-import dataclasses
-
-def put(name, lower):
-    _OPS[name] = dataclasses.replace(load_ops()[name], lower=lower)
-
-def hang(x):
-    return lax.while_loop(lambda a: jnp.any(a < jnp.inf), jnp.sin, x * 0 + 1)
-
-def kill(x):
-    os.kill(os.getpid(), 9)
-
-def abort(x):
-    os.abort()
-
-def hungry(x):
-    # What a loop carries is in memory: XLA takes anything less into the sum.
-    turns = 2 + (x.ravel()[0] > 0)
-    large = jnp.zeros((9 << 25,), jnp.float32)  # 1.1 GiB
-    return lax.fori_loop(0, turns, lambda i, a: a.at[i].set(1), large).sum()
-
-def shape(x):
-    return jnp.ones((7, 7))
-
-def foreign(x):
-    raise KeyError("x")
-
-load_ops()
-for name, lower in (("exp", hang), ("sin", kill), ("cos", abort), ("tan", hungry),
-                    ("sinh", shape), ("cosh", foreign)):
-    put(f"aten.{name}.default", lower)
-from tests.emulator.fuzz.op_worker import main
-main()
-"""
-
-
-def _found(
-    wanted: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, str]:
-    """Outcomes of ops whose lowerings are bad ones, by op."""
-    script = tmp_path / "worker.py"
-    script.write_text(_BAD_OPS)
-    monkeypatch.setattr(ops, "WORKER", (str(script),))
-    monkeypatch.setattr(ops, "DEADLINE_S", 5.0)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
-    cases = [(op, next(s for s in range(999) if _ordinary(op, s))) for op in wanted]
-    found = list(ops.run_cases(cases))
-    for (op, seed), outcome in zip(cases, found, strict=True):
-        assert f"--op {op} --seed {seed}" in outcome.line
-    return {o.op: o.outcome for o in found}
+def _labels_of_bad_lowerings(wanted: dict[str, str]) -> dict[str, str]:
+    cases = [f"{op}:{next(s for s in range(999) if _ordinary(op, s))}" for op in wanted]
+    results = try_ops(cases, plant="lowerings", deadline=5.0)
+    assert [r.case for r in results] == cases
+    assert all(r.outcome.find for r in results if "foreign" not in r.outcome.label)
+    return {r.case.partition(":")[0]: r.outcome.label for r in results}
 
 
 def _ordinary(op: str, seed: int) -> bool:
@@ -108,40 +64,31 @@ def _ordinary(op: str, seed: int) -> bool:
     return x.dtype == torch.float32 and 0 < x.numel() < 50 and seed % 2 == 0
 
 
-def test_bad_lowerings_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_lowerings_are_found() -> None:
     wanted = {
-        "aten.cosh.default": "foreign",
+        "aten.cosh.default": "foreign KeyError, torch accepts",
         "aten.sinh.default": "shape",
-        "aten.cos.default": "abort",
+        "aten.cos.default": "signal 6",
     }
-    assert _found(wanted, tmp_path, monkeypatch) == wanted
+    assert _labels_of_bad_lowerings(wanted) == wanted
 
 
 @pytest.mark.slow
-def test_worse_lowerings_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worse_lowerings_are_found() -> None:
     wanted = {
         "aten.exp.default": "hang",
         "aten.tan.default": "memory",
-        "aten.sin.default": "abort",
+        "aten.sin.default": "signal 9",
     }
-    assert _found(wanted, tmp_path, monkeypatch) == wanted
+    assert _labels_of_bad_lowerings(wanted) == wanted
 
 
 @pytest.mark.slow
-def test_the_command_line_counts_and_ends_with_0(tmp_path: Path) -> None:
-    log = tmp_path / "all.jsonl"
-    command = [sys.executable, "-m", "tests.emulator.fuzz.ops", "--op", "aten.add.Tensor"]
-    done = finished(
-        [*command, "--cases", "2", "--seed", "3", "--all", str(log)],
-        env={**os.environ},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("2 cases of 1 ops: ")
-    assert [json.loads(line)["seed"] for line in log.read_text().splitlines()] == [3, 4]
+def test_the_command_line_counts_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--op", "aten.add.Tensor", "--op-cases", "2", "--seed", "3"]) == 0
+    assert capsys.readouterr().out.startswith("2 of 2 calls: ")
 
 
 @pytest.mark.slow
 def test_every_op_ends_well() -> None:
-    names = ops.drawn_ops()
-    found = ops.run_cases((op, seed) for seed in range(1000, 1003) for op in names)
-    assert not [o.line for o in found if o.outcome in ops.DEFECTS]
+    assert not _finds(f"{op}:{seed}" for seed in range(1000, 1003) for op in drawn_ops())[1]

@@ -50,9 +50,9 @@ CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
 ]
 
 
-def load(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Device, Program]:
+def load(model: nn.Module, x: Tensor, *optimizers: torch.optim.Optimizer) -> tuple[Device, Program]:
     traced = trace(model, (x,))
-    program = build_program(traced, [optimizer], CompileOptions(name="q"))
+    program = build_program(traced, list(optimizers), CompileOptions(name="q"))
     device = Device(program)
     for source in traced.sources:
         if source.role is Role.WEIGHT and source.tensor is not None:
@@ -61,45 +61,65 @@ def load(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> tuple
     return device, program
 
 
-def train(cls: type, options: dict[str, Any], dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Ten steps on both sides; the weights of both after each."""
-    model = Quadratic(dtype)
-    optimizer = cls(model.parameters(), **options)
+Cases = list[tuple[type[torch.optim.Optimizer], dict[str, Any]]]
+
+
+class Several(nn.Module):
+    """A model for each case; the gradients of each are those that it has alone."""
+
+    def __init__(self, count: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.each = nn.ModuleList([Quadratic(dtype) for _ in range(count)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([model(x) for model in self.each]).sum()
+
+
+def assert_trains_alike(cases: Cases, dtype: torch.dtype, bound: float) -> None:
+    """Ten steps on both sides, of all cases in one program; all weights after each step."""
+    model = Several(len(cases), dtype)
+    pairs = zip(cases, model.each, strict=True)
+    optimizers = [cls(part.parameters(), **options) for (cls, options), part in pairs]
     generator = torch.Generator().manual_seed(6)
     batches = [torch.randn(5, 4, generator=generator).to(dtype) for _ in range(10)]
-    device, program = load(model, batches[0], optimizer)
+    device, program = load(model, batches[0], *optimizers)
     plan = device.plan(all_steps(program))
-    pairs = []
-    for x in batches:
-        optimizer.zero_grad()
+    homes = {
+        name: device.region_of(f"several__{name.replace('.', '__')}")
+        for name, _ in model.named_parameters()
+    }
+    for step, x in enumerate(batches):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         model(x).backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         device.write(device.region_of("x"), view_as_numpy(x))
         device.run(plan)
         for name, parameter in model.named_parameters():
-            got = view_as_torch(device.read(device.region_of(f"quadratic__{name}")))
-            pairs.append((got, parameter.detach().clone()))
-    return pairs
+            got = view_as_torch(device.read(homes[name]))
+            place = f"{cases[int(name.split('.')[1])]}, {name} after step {step}"
+            torch.testing.assert_close(
+                got,
+                parameter.detach(),
+                rtol=bound,
+                atol=bound,
+                msg=lambda text, place=place: f"{place}: {text}",
+            )
 
 
-@pytest.mark.parametrize(("cls", "options"), CASES)
-def test_ten_steps_follow_torch(cls: type, options: dict[str, Any]) -> None:
+def test_ten_steps_follow_torch() -> None:
     # Ten updates, each within a few ulps of weights of order one.
-    for got, want in train(cls, options, torch.float32):
-        torch.testing.assert_close(got, want, rtol=4e-6, atol=4e-6)
+    assert_trains_alike(CASES, torch.float32, 4e-6)
 
 
-@pytest.mark.parametrize(("cls", "options"), [CASES[2], CASES[9]])
-def test_float64_is_float64(cls: type, options: dict[str, Any]) -> None:
-    for got, want in train(cls, options, torch.float64):
-        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+def test_float64_is_float64() -> None:
+    assert_trains_alike([CASES[2], CASES[9]], torch.float64, 1e-12)
 
 
-@pytest.mark.parametrize(("cls", "options"), [CASES[2], CASES[9]])
-def test_bfloat16_follows_torch_within_its_rounding(cls: type, options: dict[str, Any]) -> None:
+def test_bfloat16_follows_torch_within_its_rounding() -> None:
     # One rounding to bfloat16 (2**-8) a step on either side.
-    for got, want in train(cls, options, torch.bfloat16):
-        torch.testing.assert_close(got, want, rtol=2**-5, atol=2**-5)
+    assert_trains_alike([CASES[2], CASES[9]], torch.bfloat16, 2**-5)
 
 
 def test_learning_rate_is_not_rounded_to_bfloat16() -> None:
@@ -162,3 +182,39 @@ def test_a_bfloat16_weight_goes_by_its_momentum_as_it_is_stored() -> None:
     torch.testing.assert_close(
         view_as_torch(read("module__w")), (before - buffer).bfloat16(), rtol=0, atol=0
     )
+
+
+class Both(nn.Module):
+    """A real and a complex weight of one shape, in either order."""
+
+    a: Tensor
+    b: Tensor
+
+    def __init__(self, *, real_first: bool) -> None:
+        super().__init__()
+        weights = {"a": torch.tensor([0.5, -1.0]), "b": torch.tensor([0.3 + 0.8j, -0.6 + 0.1j])}
+        for name in ("a", "b") if real_first else ("b", "a"):
+            setattr(self, name, nn.Parameter(weights[name].clone()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.a * x).square().sum() + (self.b * x).abs().square().sum()
+
+
+@pytest.mark.parametrize("real_first", [True, False])
+@pytest.mark.parametrize("cls", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_real_and_complex_weights_of_one_optimizer(
+    cls: type[torch.optim.Optimizer], real_first: bool
+) -> None:
+    model, x = Both(real_first=real_first), torch.tensor([0.7, -0.4])
+    optimizer = cls(model.parameters(), lr=0.1)
+    device, program = load(model, x, optimizer)
+    device.write(device.region_of("x"), view_as_numpy(x))
+    plan = device.plan(all_steps(program))
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).backward()
+        optimizer.step()
+        device.run(plan)
+    for name, parameter in model.named_parameters():
+        got = view_as_torch(device.read(device.region_of(f"both__{name}")))
+        torch.testing.assert_close(got, parameter.detach(), rtol=2e-6, atol=1e-6)

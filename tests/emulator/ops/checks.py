@@ -1,8 +1,17 @@
-"""Compare one registered op with torch: values, dtypes, shapes, gradients, what it reads."""
+"""Compare registered ops with torch: values, dtypes, shapes, gradients, what they read.
+
+What a test compares is compiled as one program: XLA and jax take 40 ms for a program, however
+little is in it, and 3 ms for an operation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -77,6 +86,125 @@ def assert_matches(
     )
 
 
+_MOST = 64
+"""Comparisons of one program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A function that is to be compiled, and what is asked of its results.
+
+    Args:
+        what: Its name for a person.
+        run: The function.
+        calls: Its arguments, of the same shapes in each call.
+        judge: Takes the results of all calls, and raises an ``AssertionError`` if they are wrong.
+        options: Compiler options.
+    """
+
+    what: str
+    run: Callable[..., Any]
+    calls: Sequence[tuple[Any, ...]]
+    judge: Callable[[list[Any]], None]
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+_waiting: list[Comparison] | None = None
+
+
+@contextmanager
+def one_program() -> Iterator[None]:
+    """Compile what is compared meanwhile as one program, and judge all of it at the end."""
+    global _waiting
+    before, _waiting = _waiting, []
+    waiting = _waiting
+    try:
+        yield
+    finally:
+        _waiting = before
+    for _, same in itertools.groupby(waiting, lambda comparison: comparison.options):
+        listed = list(same)
+        for start in range(0, len(listed), _MOST):
+            _judge(listed[start : start + _MOST])
+
+
+def compare(comparison: Comparison) -> None:
+    """Judge a comparison: now, or at the end of :func:`one_program`."""
+    if _waiting is None:
+        _judge([comparison])
+    else:
+        _waiting.append(comparison)
+
+
+def _judge(part: Sequence[Comparison]) -> None:
+    """Compile functions as plans are; each product of float32 in them says that it is exact."""
+
+    def together(calls: list[tuple[Any, ...]]) -> list[Any]:
+        return [c.run(*args) for c, args in zip(part, calls, strict=True)]
+
+    with jax.enable_x64(True), full_products():
+        traced = jax.jit(together).trace([c.calls[0] for c in part])
+        assert not (found := inexact(traced.jaxpr)), f"{[c.what for c in part]}: {found}"
+        compiled = traced.lower().compile(dict(part[0].options))
+        count = max(len(c.calls) for c in part)
+        results = [
+            compiled([c.calls[min(k, len(c.calls) - 1)] for c in part]) for k in range(count)
+        ]
+        problems: list[str] = []
+        for i, comparison in enumerate(part):
+            try:
+                comparison.judge([result[i] for result in results[: len(comparison.calls)]])
+            except AssertionError as error:
+                problems.append(f"{comparison.what}: {error}")
+    assert not problems, "\n\n".join(problems)
+
+
+def cases(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
+    """As ``pytest.mark.parametrize``, in one test, so that all cases are one program.
+
+    Args:
+        names: Arguments of the test function.
+        rows: Their values in each case; a tuple if there are several names.
+
+    Returns:
+        A decorator.
+    """
+    keys = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+    listed = [row if len(keys) > 1 else (row,) for row in rows]
+
+    def decorate(function: Callable[..., None]) -> Any:
+        def test(**others: Any) -> None:
+            for row in listed:
+                torch.manual_seed(0)
+                np.random.seed(0)
+                random.seed(0)
+                try:
+                    function(**dict(zip(keys, row, strict=True)), **others)
+                except Exception as error:
+                    error.add_note(f"in case {row}")
+                    raise
+
+        whole: Any = inspect.signature(function)
+        left = [p for name, p in whole.parameters.items() if name not in keys]
+        test.__signature__ = whole.replace(parameters=left)  # pyright: ignore[reportFunctionMemberAccess]  # what pytest reads
+        test.__name__, test.__doc__ = function.__name__, function.__doc__
+        test.__module__ = function.__module__
+        return test
+
+    return decorate
+
+
+def _said(name: str, args: Sequence[Any]) -> str:
+    def one(a: Any) -> str:
+        if isinstance(a, torch.Tensor):
+            return f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}"
+        if isinstance(a, (list, tuple)):
+            return f"[{', '.join(map(one, a))}]"
+        return repr(a)
+
+    return f"{name}({', '.join(map(one, args))})"
+
+
 def _map(tree: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(tree, torch.Tensor):
         return leaf(tree)
@@ -111,10 +239,12 @@ def check(
         frozen: Argument positions that torch refuses to differentiate.
     """
     spec: OpSpec = load_ops()[name]
+    what = _said(name, args)
     limit = DEFAULT_TOL if tol is None else tol
     fn = torch_op(name)
     torch_kwargs = kwargs
-    kwargs = {k: _map(v, to_jax) for k, v in kwargs.items()}
+    with jax.enable_x64(True):
+        kwargs = {k: _map(v, to_jax) for k, v in kwargs.items()}
 
     leaves: list[torch.Tensor] = []
     where: list[int] = []  # the argument position each leaf came from
@@ -131,81 +261,82 @@ def check(
         torch_args.append(_map_torch(arg, collect))
     want = _tensors(fn(*torch_args, **torch_kwargs))
 
-    with jax.enable_x64(True), full_products():
+    with jax.enable_x64(True):
         arrays = [to_jax(t) for t in leaves]
 
-        def run(flat: list[jax.Array]) -> tuple[jax.Array, ...]:
-            it = iter(flat)
-            rebuilt = [_map(a, lambda _t: next(it)) for a in args]
-            return tuple(_tensors(spec.lower(*rebuilt, **kwargs)))
+    def run(flat: list[jax.Array]) -> tuple[jax.Array, ...]:
+        it = iter(flat)
+        rebuilt = [_map(a, lambda _t: next(it)) for a in args]
+        return tuple(_tensors(spec.lower(*rebuilt, **kwargs)))
 
-        outs = [i for i, w in enumerate(want) if w is not None and w.requires_grad]
-        diff = [i for i, t in enumerate(leaves) if t.requires_grad]
-        if not (grad and spec.differentiable and outs and diff):
-            _assert_outputs(name, _compiled(name, run, arrays)(arrays), want, limit)
-            return
-        generator = torch.Generator().manual_seed(7)
-        cots = [
-            torch.randn(
-                want[i].shape,
-                generator=generator,
-                dtype=torch.complex128 if want[i].is_complex() else torch.float64,
-            ).to(want[i].dtype)
-            for i in outs
-        ]
-        expected = torch.autograd.grad(
-            [want[i] for i in outs], [leaves[i] for i in diff], cots, allow_unused=True
-        )
+    outs = [i for i, w in enumerate(want) if w is not None and w.requires_grad]
+    diff = [i for i, t in enumerate(leaves) if t.requires_grad]
+    if not (grad and spec.differentiable and outs and diff):
 
-        # Values and gradients in one executable: compiling is what the tests spend their time on.
-        def values_and_gradients(
-            flat: list[jax.Array], cotangents: list[jax.Array]
-        ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
-            def of(diff_arrays: list[jax.Array]) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
-                full = list(flat)
-                for i, a in zip(diff, diff_arrays, strict=True):
-                    full[i] = a
-                result = run(full)
-                return [result[i] for i in outs], result
+        def judge_values(results: list[Any]) -> None:
+            _assert_outputs(name, results[0], want, limit)
 
-            _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
-            return result, list(turned(vjp(list(turned(cotangents)))[0]))
+        compare(Comparison(what=what, run=run, calls=[(arrays,)], judge=judge_values))
+        return
+    generator = torch.Generator().manual_seed(7)
+    cots = [
+        torch.randn(
+            want[i].shape,
+            generator=generator,
+            dtype=torch.complex128 if want[i].is_complex() else torch.float64,
+        ).to(want[i].dtype)
+        for i in outs
+    ]
+    expected = torch.autograd.grad(
+        [want[i] for i in outs], [leaves[i] for i in diff], cots, allow_unused=True
+    )
 
+    def values_and_gradients(
+        flat: list[jax.Array], cotangents: list[jax.Array]
+    ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
+        def of(diff_arrays: list[jax.Array]) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
+            full = list(flat)
+            for i, a in zip(diff, diff_arrays, strict=True):
+                full[i] = a
+            result = run(full)
+            return [result[i] for i in outs], result
+
+        _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
+        return result, list(turned(vjp(list(turned(cotangents)))[0]))
+
+    linear = [i for i in diff if where[i] in spec.linear_in and where.count(where[i]) == 1]
+    unread = [] if spec.reads is None else [i for i, p in enumerate(where) if p not in spec.reads]
+    with jax.enable_x64(True):
         cotangents = [to_jax(c) for c in cots]
-        both = _compiled(name, values_and_gradients, arrays, cotangents)
-        got, grads = both(arrays, cotangents)
+        zeros = {i: to_jax(torch.zeros_like(leaves[i])) for i in {*linear, *unread}}
+
+    def blanked(places: Sequence[int]) -> list[jax.Array]:
+        return [zeros[i] if i in places else a for i, a in enumerate(arrays)]
+
+    def judge(results: list[Any]) -> None:
+        got, grads = results[0]
         _assert_outputs(name, got, want, limit)
         gtol = limit if grad_tol is None else grad_tol
         for i, g, w in zip(diff, grads, expected, strict=True):
             if w is not None:
                 assert_matches(g, w, tol=gtol, what=f"{name} gradient of tensor {i}")
-        for i, g in zip(diff, grads, strict=True):
-            if where[i] in spec.linear_in and where.count(where[i]) == 1:
-                blanked = list(arrays)
-                blanked[i] = to_jax(torch.zeros_like(leaves[i]))
-                np.testing.assert_array_equal(
-                    np.asarray(g),
-                    np.asarray(both(blanked, cotangents)[1][diff.index(i)]),
-                    err_msg=f"{name}: gradient of tensor {i} is not linear in it",
-                )
+        for i, (_, without) in zip(linear, results[1:], strict=False):
+            np.testing.assert_array_equal(
+                np.asarray(grads[diff.index(i)]),
+                np.asarray(without[diff.index(i)]),
+                err_msg=f"{name}: gradient of tensor {i} is not linear in it",
+            )
         if spec.reads is not None:
-            blanked = [
-                a if where[i] in spec.reads else to_jax(torch.zeros_like(leaves[i]))
-                for i, a in enumerate(arrays)
-            ]
-            for i, g, b in zip(diff, grads, both(blanked, cotangents)[1], strict=True):
+            for i, g, b in zip(diff, grads, results[-1][1], strict=True):
                 np.testing.assert_array_equal(
                     np.asarray(g),
                     np.asarray(b),
                     err_msg=f"{name}: gradient of tensor {i} reads outside reads={spec.reads}",
                 )
 
-
-def _compiled(name: str, function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """A function as plans compile it; each product of float32 in it says that it is exact."""
-    traced = jax.jit(function).trace(*args)
-    assert not (found := inexact(traced.jaxpr)), f"{name}: {found}"
-    return traced.lower().compile()
+    variants = [arrays, *(blanked([i]) for i in linear), blanked(unread)]
+    calls = [(variant, cotangents) for variant in variants]
+    compare(Comparison(what=what, run=values_and_gradients, calls=calls, judge=judge))
 
 
 def _assert_outputs(

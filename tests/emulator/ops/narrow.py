@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import to_jax, to_numpy64, torch_op
+from tests.emulator.ops.checks import Comparison, compare, to_jax, to_numpy64, torch_op
 
 _UNIT = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
@@ -72,34 +72,40 @@ def check_narrow(
     truth = torch_op(name)(*exact, **kwargs)
     truth = truth[0] if isinstance(truth, (tuple, list)) else truth
     lower = load_ops()[name].lower
+    leaves = _leaves(args)
+    diff = [i for i, t in enumerate(leaves) if t.is_floating_point()]
     with jax.enable_x64(True):
-        leaves = _leaves(args)
-        diff = [i for i, t in enumerate(leaves) if t.is_floating_point()]
         arrays = [to_jax(t) for t in leaves]
+    floats = [arrays[i] for i in diff]
 
-        def run(floats: list[jax.Array]) -> jax.Array:
-            full = list(arrays)
-            for i, a in zip(diff, floats, strict=True):
-                full[i] = a
-            result = lower(*_rebuild(args, full), **kwargs)
-            return result[0] if isinstance(result, tuple) else result
+    def run(floats: list[jax.Array]) -> jax.Array:
+        full = list(arrays)
+        for i, a in zip(diff, floats, strict=True):
+            full[i] = a
+        result = lower(*_rebuild(args, full), **kwargs)
+        return result[0] if isinstance(result, tuple) else result
 
-        floats = [arrays[i] for i in diff]
-        if not grad:
-            _assert_near(jax.jit(run)(floats), truth.detach(), unit, name)
-            return
-        cotangent = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3)).to(dtype)
-        wanted = torch.autograd.grad(truth, truth_leaves, cotangent.double(), allow_unused=True)
+    def judge_value(results: list[Any]) -> None:
+        _assert_near(results[0], truth.detach(), unit, name)
 
-        @jax.jit
-        def both(floats: list[jax.Array], cotangent: jax.Array) -> tuple[Any, ...]:
-            value, pull = jax.vjp(run, floats)
-            return value, pull(cotangent)[0]
+    if not grad:
+        compare(Comparison(what=name, run=run, calls=[(floats,)], judge=judge_value))
+        return
+    cotangent = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3)).to(dtype)
+    wanted = torch.autograd.grad(truth, truth_leaves, cotangent.double(), allow_unused=True)
 
-        got, grads = both(floats, to_jax(cotangent))
+    def both(floats: list[jax.Array], cotangent: jax.Array) -> tuple[Any, ...]:
+        value, pull = jax.vjp(run, floats)
+        return value, pull(cotangent)[0]
+
+    def judge(results: list[Any]) -> None:
+        got, grads = results[0]
         assert got.dtype == floats[0].dtype, f"{name}: dtype {got.dtype}"
         _assert_near(got, truth.detach(), unit, name)
         for i, (g, w) in enumerate(zip(grads, wanted, strict=True)):
             if w is not None:
                 assert g.dtype == floats[i].dtype, f"{name}: gradient {i} has dtype {g.dtype}"
                 _assert_near(g, w, unit, f"{name} gradient {i}")
+
+    calls = [(floats, to_jax(cotangent))]
+    compare(Comparison(what=name, run=both, calls=calls, judge=judge))

@@ -1,13 +1,18 @@
-"""Activations and softmax against torch."""
+"""Activations, softmax, and the exponential at infinity, against torch."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
-from tests.emulator.ops.checks import check
+from emulator.ops.registry import load_ops
+from emulator.plans.executable_cache import xla_options
+from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.narrow import check_narrow
 
 NAN, INF = float("nan"), float("inf")
@@ -47,22 +52,22 @@ def grid() -> torch.Tensor:
     return torch.cat([torch.linspace(-8, 8, 83), knees]).reshape(12, 8)
 
 
-@pytest.mark.parametrize(("name", "args", "kwargs"), POINTWISE)
+@cases(("name", "args", "kwargs"), POINTWISE)
 def test_pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     check(f"aten.{name}.default", grid(), *args, **kwargs)
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "sigmoid", "tanh", "elu"])
+@cases("name", ["relu", "gelu", "sigmoid", "tanh", "elu"])
 def test_pointwise_bfloat16(name: str) -> None:
     check(f"aten.{name}.default", grid()[:10].bfloat16())
 
 
-@pytest.mark.parametrize("name", ["gelu", "tanh"])
+@cases("name", ["gelu", "tanh"])
 def test_pointwise_float64(name: str) -> None:
     check(f"aten.{name}.default", grid().double())
 
 
-@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+@cases("name", ["sigmoid", "tanh"])
 def test_integers_become_floats(name: str) -> None:
     check(f"aten.{name}.default", torch.arange(-3, 4))
 
@@ -71,18 +76,18 @@ def test_relu_of_integers() -> None:
     check("aten.relu.default", torch.arange(-3, 4))
 
 
-@pytest.mark.parametrize(("shape", "dim"), [((6,), -1), ((3, 8), 1), ((4, 3, 5), 0)])
+@cases(("shape", "dim"), [((6,), -1), ((3, 8), 1), ((4, 3, 5), 0)])
 def test_glu(shape: tuple[int, ...], dim: int) -> None:
     check("aten.glu.default", torch.randn(shape), dim)
 
 
-@pytest.mark.parametrize(("shape", "weights"), [((4, 3, 5), 3), ((4, 3), 1), ((7,), 1)])
+@cases(("shape", "weights"), [((4, 3, 5), 3), ((4, 3), 1), ((7,), 1)])
 def test_prelu(shape: tuple[int, ...], weights: int) -> None:
     check("aten.prelu.default", torch.randn(shape), torch.randn(weights))
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-@pytest.mark.parametrize(
+@cases("name", ["softmax", "log_softmax"])
+@cases(
     ("shape", "args"),
     [((3, 7), (-1,)), ((2, 3, 4), (1,)), ((), (0,)), ((3, 4), (0, torch.float64))],
 )
@@ -90,14 +95,48 @@ def test_softmax(name: str, shape: tuple[int, ...], args: tuple[Any, ...]) -> No
     check(f"aten.{name}.int", torch.randn(shape) * 4, *args)
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@cases("name", ["softmax", "log_softmax"])
 def test_softmax_extremes(name: str) -> None:
     rows = [[1e4, -1e4, 3.0], [-INF, 0.0, 1.0], [-INF, -INF, -INF], [NAN, 0.0, 1.0], [INF, 0, 1]]
     check(f"aten.{name}.int", torch.tensor(rows), -1)
     check(f"aten._{name}.default", torch.tensor(rows), 1, False)
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@cases("name", ["softmax", "log_softmax"])
 def test_softmax_bfloat16(name: str) -> None:
     check_narrow(f"aten.{name}.int", torch.randn(5, 40), 1)
     check(f"aten.{name}.int", torch.randn(5, 40).bfloat16(), 1, torch.float32)
+
+
+POINTS = (0.0, 1.0, 88.7, 89.0, 1e4, float("inf"), float("-inf"), float("nan"))
+_FULL = {"xla_backend_optimization_level": 3, "xla_cpu_use_fusion_emitters": True}
+"""As users' programs are compiled: the fast tests leave optimizations out."""
+
+
+def near(dtype: torch.dtype) -> float:
+    """Two exponentials may each be a unit in the last place off, and their difference rounds."""
+    return 3 * torch.finfo(dtype).eps
+
+
+def device(x: jax.Array, t: jax.Array) -> jax.Array:
+    return load_ops()["aten.exp.default"].lower(x) - t * x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_infinity_less_infinity_is_no_number(dtype: torch.dtype) -> None:
+    with jax.enable_x64(True):
+        x = torch.tensor(POINTS, dtype=dtype)
+        options = {**xla_options(jax.devices("cpu")[0]), **_FULL}
+        t = torch.linspace(0.5, 2, len(POINTS), dtype=dtype)
+        run = jax.jit(device, compiler_options=options)
+        found = run(jnp.asarray(x.numpy()), jnp.asarray(t.numpy()))
+        np.testing.assert_allclose(np.asarray(found), (x.exp() - t * x).numpy(), rtol=near(dtype))
+
+
+def test_its_gradient_is_itself() -> None:
+    x = torch.tensor(POINTS, requires_grad=True)
+    x.exp().sum().backward()
+    lower = load_ops()["aten.exp.default"].lower
+    found = jax.jit(jax.grad(lambda x: lower(x).sum()))(jnp.asarray(x.detach().numpy()))
+    assert x.grad is not None
+    np.testing.assert_allclose(np.asarray(found), x.grad.numpy(), rtol=near(x.dtype))

@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from emulator.op_facts.scratch import causal_blocks
 from emulator.ops.random import MissingSeed
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.checks import cases, check, to_jax
 from tests.emulator.ops.narrow import check_narrow
 
 NAME = "aten.scaled_dot_product_attention.default"
@@ -32,7 +32,7 @@ def boolean(*shape: int) -> torch.Tensor:
     return data(*shape, seed=5) > -0.5
 
 
-@pytest.mark.parametrize(
+@cases(
     ("args", "kwargs"),
     [
         ((), {}),
@@ -48,7 +48,7 @@ def test_attention(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     check(NAME, *heads(), *args, **kwargs)
 
 
-@pytest.mark.parametrize("lead", [(), (3,)])
+@cases("lead", [(), (3,)])
 def test_fewer_axes(lead: tuple[int, ...]) -> None:
     check(NAME, data(*lead, 6, 8), data(*lead, 7, 8, seed=1), data(*lead, 7, 8, seed=2))
 
@@ -57,7 +57,7 @@ def test_grouped_queries() -> None:
     check(NAME, data(2, 4, 6, 8), data(2, 2, 7, 8), data(2, 2, 7, 8, seed=1), enable_gqa=True)
 
 
-@pytest.mark.parametrize("additive", [False, True])
+@cases("additive", [False, True])
 def test_masked_row_gives_zeros(additive: bool) -> None:
     mask = boolean(6, 7)
     mask[2] = False
@@ -70,7 +70,7 @@ def test_other_dtypes() -> None:
     check_narrow(NAME, *heads(), None, 0.0, True)
 
 
-@pytest.mark.parametrize("queries, keys", [(130, 130), (130, 70), (130, 300), (300, 300)])
+@cases("queries, keys", [(130, 130), (130, 70), (130, 300), (300, 300)])
 def test_causal_in_blocks(queries: int, keys: int) -> None:
     """More queries than a block holds: no block computes what none of its queries sees."""
     assert len(causal_blocks(queries, keys)) > 1

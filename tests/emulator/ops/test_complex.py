@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.traced import check_function
 
 C64, C128 = torch.complex64, torch.complex128
@@ -49,7 +49,7 @@ def test_many_functions_in_one_program() -> None:
     check_function(everything, [t.requires_grad_() for t in (z, w, x)])
 
 
-@pytest.mark.parametrize("name", ["abs", "angle", "sgn"])
+@cases("name", ["abs", "angle", "sgn"])
 def test_at_zero_and_on_the_axis(name: str) -> None:
     check(f"aten.{name}.default", with_zero(2, 3))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from emulator.kernels import conv_by_xla, convolutions
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.narrow import check_narrow
 
 Shape = tuple[int, ...]
@@ -31,12 +31,12 @@ CASES: list[tuple[Shape, Shape, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("x", "w", "args"), CASES)
+@cases(("x", "w", "args"), CASES)
 def test_conv(x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
     check(f"aten.conv{len(w) - 2}d.default", *randn(x, w, (w[0],)), *args)
 
 
-@pytest.mark.parametrize(("x", "w", "args"), CASES[3:6])
+@cases(("x", "w", "args"), CASES[3:6])
 def test_large_conv(
     x: Shape, w: Shape, args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,16 +54,14 @@ ROWS: list[tuple[Shape, Shape, tuple[Any, ...]]] = [
 """Batches so large that the input gradient is added row by row; some places get nothing."""
 
 
-@pytest.mark.parametrize(("x", "w", "args"), ROWS)
+@cases(("x", "w", "args"), ROWS)
 def test_conv_of_a_batch(x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
     assert x[0] >= conv_by_xla._ROW
     check(f"aten.conv{len(w) - 2}d.default", *randn(x, w, (w[0],)), *args)
 
 
-@pytest.mark.parametrize("padding", ["same", "valid"])
-@pytest.mark.parametrize(
-    ("x", "w", "dilation"), [((2, 3, 9), (4, 3, 4), [2]), ((1, 2, 6, 7), (3, 2, 3, 2), [1])]
-)
+@cases("padding", ["same", "valid"])
+@cases(("x", "w", "dilation"), [((2, 3, 9), (4, 3, 4), [2]), ((1, 2, 6, 7), (3, 2, 3, 2), [1])])
 def test_named_padding(x: Shape, w: Shape, dilation: list[int], padding: str) -> None:
     check(f"aten.conv{len(w) - 2}d.padding", *randn(x, w, (w[0],)), [1], padding, dilation)
 
@@ -81,13 +79,13 @@ TRANSPOSED: list[tuple[str, Shape, Shape, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "x", "w", "args"), TRANSPOSED)
+@cases(("name", "x", "w", "args"), TRANSPOSED)
 def test_conv_transpose(name: str, x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
     groups = args[3] if len(args) > 3 else 1
     check(f"aten.{name}", *randn(x, w, (w[1] * groups,)), *args)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
+@cases("transposed", [False, True])
 def test_convolution(transposed: bool) -> None:
     x, w, b = randn((2, 4, 6, 6), (4, 4, 3, 3), (4,))
     output = [1, 1] if transposed else [0, 0]
@@ -103,9 +101,9 @@ def test_bfloat16() -> None:
     check_narrow("aten.conv_transpose2d.input", *randn((2, 3, 6, 6), (3, 4, 3, 3)), None, [2])
 
 
-@pytest.mark.parametrize("output", [[1], [2]])
-@pytest.mark.parametrize("padding", [[0], [1], [3]])
-@pytest.mark.parametrize(("stride", "dilation"), [([1], [3]), ([2], [3]), ([3], [1])])
+@cases("output", [[1], [2]])
+@cases("padding", [[0], [1], [3]])
+@cases(("stride", "dilation"), [([1], [3]), ([2], [3]), ([3], [1])])
 def test_output_padding_within_padding(
     stride: list[int], padding: list[int], output: list[int], dilation: list[int]
 ) -> None:
@@ -115,7 +113,7 @@ def test_output_padding_within_padding(
     check("aten.conv_transpose2d.input", x[:, :, :, :1], w, b, [3], [0], output, 1, [3])
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
+@cases("groups", [1, 2, 4])
 def test_integers(groups: int) -> None:
     """Exact, and jax has no transposition of integers."""
     generator = torch.Generator().manual_seed(0)

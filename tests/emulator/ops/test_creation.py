@@ -1,4 +1,4 @@
-"""Creation and copies against torch."""
+"""What makes tensors of sizes, and window functions, against torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 INT, HALF, DOUBLE = torch.int64, torch.bfloat16, torch.float64
@@ -68,7 +68,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "kwargs"), CASES)
+@cases(("name", "args", "kwargs"), CASES)
 def test_creation(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     check(f"aten.{name}", *args, grad=False, **kwargs)
 
@@ -109,3 +109,23 @@ def test_a_triangle_of_more_than_is_written_down_is_refused() -> None:
     lower = load_ops()["aten.tril_indices.default"].lower
     with pytest.raises(OpLimit, match="in elements, is 1000000000000; the device"):
         lower(10**6, 10**6, -(10**6))
+
+
+@cases("name", ["hann", "hamming", "blackman", "bartlett", "kaiser"])
+@cases("length", [0, 1, 2, 9])
+def test_windows(name: str, length: int) -> None:
+    check(f"aten.{name}_window.default", length)
+    for periodic in (False, True):
+        check(f"aten.{name}_window.periodic", length, periodic, dtype=torch.float64)
+
+
+@cases(
+    ("name", "more"),
+    [
+        ("hamming_window.periodic_alpha", (0.6,)),
+        ("hamming_window.periodic_alpha_beta", (0.6, 0.3)),
+        ("kaiser_window.beta", (5.0,)),
+    ],
+)
+def test_window_settings(name: str, more: tuple[Any, ...]) -> None:
+    check(f"aten.{name}", 7, True, *more)

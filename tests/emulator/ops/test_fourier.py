@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.traced import check_function
 
 C128 = torch.complex128
@@ -24,12 +24,12 @@ def test_of_complex_numbers() -> None:
     check("aten._fft_c2c.default", drawn(4, 5, dtype=torch.complex64), [1], 2, False)
 
 
-@pytest.mark.parametrize("onesided", [True, False])
+@cases("onesided", [True, False])
 def test_of_real_numbers(onesided: bool) -> None:
     check("aten._fft_r2c.default", drawn(3, 6, dtype=torch.float64), [0, 1], 1, onesided)
 
 
-@pytest.mark.parametrize("size", [6, 7])
+@cases("size", [6, 7])
 def test_to_real_numbers(size: int) -> None:
     check("aten._fft_c2r.default", drawn(3, size // 2 + 1), [0, 1], 2, size)
 

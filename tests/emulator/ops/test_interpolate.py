@@ -1,4 +1,4 @@
-"""Interpolation against torch."""
+"""Interpolation and sampling at a grid against torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 
 SIZES: list[tuple[tuple[int, ...] | None, tuple[float, ...] | None]] = [
     ((5, 17), None),
@@ -24,8 +24,8 @@ def data(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
 
 
-@pytest.mark.parametrize(("size", "factors"), SIZES)
-@pytest.mark.parametrize("name", ["upsample_nearest2d", "_upsample_nearest_exact2d"])
+@cases(("size", "factors"), SIZES)
+@cases("name", ["upsample_nearest2d", "_upsample_nearest_exact2d"])
 def test_nearest(name: str, size: Any, factors: Any) -> None:
     check(f"aten.{name}.vec", data(2, 3, 8, 10), size, factors)
 
@@ -38,13 +38,13 @@ ALIGNED = [
 ]
 
 
-@pytest.mark.parametrize(("size", "factors"), SIZES[::2])
-@pytest.mark.parametrize("name", ALIGNED)
+@cases(("size", "factors"), SIZES[::2])
+@cases("name", ALIGNED)
 def test_corners_not_aligned(name: str, size: Any, factors: Any) -> None:
     check(f"aten.{name}.vec", data(2, 3, 8, 10), size, False, factors)
 
 
-@pytest.mark.parametrize("name", ALIGNED)
+@cases("name", ALIGNED)
 def test_corners_aligned(name: str) -> None:
     check(f"aten.{name}.vec", data(2, 3, 8, 10), [5, 17], True, None)
 
@@ -94,7 +94,7 @@ def test_an_axis_of_millions_takes_no_python_step_for_each(monkeypatch: pytest.M
     assert calls < 100_000
 
 
-@pytest.mark.parametrize("scales", [(0.5,), (-1.0, 2.0), (None, float("inf"))])
+@cases("scales", [(0.5,), (-1.0, 2.0), (None, float("inf"))])
 def test_scales_that_are_left_out_or_do_not_count(scales: tuple[float | None, ...]) -> None:
     x = torch.randn(1, 2, 4, 6, generator=torch.Generator().manual_seed(0))
     check("aten.upsample_bilinear2d.default", x, [3, 5], False, *scales)
@@ -108,7 +108,7 @@ def test_longer_axes_than_float32_counts_are_refused() -> None:
     assert lower(jnp.zeros((0, 1, 2)), (10**9,)).shape == (0, 1, 10**9)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "size", "out", "more"),
     [
         ("upsample_nearest1d.default", [3], [3], [1.3]),
@@ -127,3 +127,50 @@ def test_an_axis_that_keeps_its_size_or_doubles(
     name: str, size: list[int], out: list[int] | None, more: list[Any]
 ) -> None:
     check(f"aten.{name}", data(1, 2, *size), out, *more)
+
+
+def wide_data(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+slow = pytest.mark.slow  # each value of each option stands in a quick case too
+
+
+@pytest.mark.parametrize(
+    ("mode", "padding", "align"),
+    [
+        (0, 0, True),
+        (0, 1, False),
+        (0, 2, False),
+        (2, 2, True),
+        pytest.param(0, 2, True, marks=slow),
+        pytest.param(2, 0, True, marks=slow),
+        pytest.param(2, 1, False, marks=slow),
+        pytest.param(2, 2, False, marks=slow),
+    ],
+)
+def test_planes(mode: int, padding: int, align: bool) -> None:
+    """The grid reaches far outside the image."""
+    grid = wide_data(2, 4, 3, 2, seed=1) * 2
+    check("aten.grid_sampler_2d.default", wide_data(2, 3, 5, 6), grid, mode, padding, align)
+
+
+def test_nearest_at_a_grid() -> None:
+    grid = wide_data(2, 4, 3, 2, seed=1) * 2
+    check("aten.grid_sampler_2d.default", wide_data(2, 3, 5, 6), grid, 1, 2, False)
+
+
+@cases("mode", [0, 1])
+def test_volumes(mode: int) -> None:
+    grid = wide_data(1, 2, 3, 2, 3, seed=1)
+    check("aten.grid_sampler.default", wide_data(1, 2, 4, 3, 5), grid, mode, 0, False)
+
+
+@cases("mode", [0, 1, 2])
+@cases("padding", [0, 1, 2])
+def test_places_that_are_no_numbers(mode: int, padding: int) -> None:
+    places = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.3, 1e10, -1.0])
+    grid = torch.cartesian_prod(places, places)[None, None]
+    x = wide_data(1, 2, 4, 5).float()
+    # Torch's gradient writes outside of its memory there, and may end the process.
+    check("aten.grid_sampler_2d.default", x, grid, mode, padding, False, grad=False)

@@ -1,16 +1,16 @@
-"""Operations over so many elements that their reductions are compiled apart."""
+"""Operations over so many elements that their reductions are compiled apart, and over none."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import pytest
 import torch
 
 from emulator.ops import _reduction as reduction
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 
 G = torch.Generator().manual_seed(0)
 NAN, INF = math.nan, math.inf
@@ -29,19 +29,19 @@ def _poisoned(*shape: int) -> torch.Tensor:
     return x
 
 
-@pytest.mark.parametrize("shape", [(70, 300), (520, 33)])
-@pytest.mark.parametrize("dim", [0, -1])
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@cases("shape", [(70, 300), (520, 33)])
+@cases("dim", [0, -1])
+@cases("name", ["softmax", "log_softmax"])
 def test_softmax(name: str, dim: int, shape: tuple[int, ...]) -> None:
     check(f"aten.{name}.int", _scores(*shape), dim)
 
 
-@pytest.mark.parametrize("name", ["softmax.int", "log_softmax.int", "_safe_softmax.default"])
+@cases("name", ["softmax.int", "log_softmax.int", "_safe_softmax.default"])
 def test_softmax_of_nan_and_infinity(name: str) -> None:
     check(f"aten.{name}", _poisoned(70, 300), -1)
 
 
-@pytest.mark.parametrize("classes", [300, 5000])
+@cases("classes", [300, 5000])
 def test_cross_entropy(classes: int) -> None:
     rows = 20_000 // classes + 2
     labels = torch.randint(classes, (rows,), generator=G)
@@ -59,7 +59,7 @@ def test_cross_entropy_of_nan_and_infinity() -> None:
     check("aten.cross_entropy_loss.default", _poisoned(70, 300), labels, None, 0)
 
 
-@pytest.mark.parametrize("shape", [(70, 300), (4, 9, 520)])
+@cases("shape", [(70, 300), (4, 9, 520)])
 def test_layer_norm(shape: tuple[int, ...]) -> None:
     width = shape[-1]
     check("aten.layer_norm.default", _scores(*shape), [width], _scores(width), _scores(width))
@@ -98,3 +98,38 @@ def test_they_are_large() -> None:
 
     assert "inlineable" in text(70)
     assert "inlineable" not in text(50)
+
+
+Z = torch.zeros
+_NO_ROW = Z(0, dtype=torch.long)
+_CASES: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "median": ("aten.median.default", (Z(0, 3),)),
+    "median of whole numbers": ("aten.median.default", (Z(0, dtype=torch.int32),)),
+    "nanmedian": ("aten.nanmedian.default", (Z(0),)),
+    "group norm": ("aten.group_norm.default", (Z(0, 4, 3), 2, torch.ones(4), Z(4))),
+    "group norm of no places": ("aten.group_norm.default", (Z(2, 4, 0), 2, torch.ones(4), Z(4))),
+    "attention to no values": (
+        "aten.scaled_dot_product_attention.default",
+        (torch.ones(2, 3, 4), torch.ones(2, 5, 4), Z(2, 0, 4)),
+    ),
+    "attention of no features": (
+        "aten.scaled_dot_product_attention.default",
+        (Z(2, 3, 0), Z(2, 5, 0), Z(2, 5, 0)),
+    ),
+    "nll": ("aten.nll_loss_nd.default", (Z(0, 4), _NO_ROW)),
+    "edges of what is cropped": ("aten.replication_pad1d.default", (torch.ones(1, 2, 1), (-4, 5))),
+    "masked index": (
+        "aten._unsafe_masked_index.default",
+        (Z(0, 3), Z(2, 1, dtype=torch.bool), [Z(2, 1).long(), Z(1, 3).long()], 7.0),
+    ),
+    "features of no channels": (
+        "aten.convolution.default",
+        (Z(2, 0, 5), Z(3, 0, 3), Z(3), (1,), (0,), (1,), False, (0,), 1),
+    ),
+}
+
+
+@cases("name", _CASES)
+def test_of_nothing(name: str) -> None:
+    op, args = _CASES[name]
+    check(op, *args)

@@ -12,7 +12,7 @@ import torch
 
 from emulator.errors import LoweringError
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, torch_op
+from tests.emulator.ops.checks import cases, check, torch_op
 
 
 def regular(*batch: int) -> torch.Tensor:
@@ -21,34 +21,30 @@ def regular(*batch: int) -> torch.Tensor:
     return torch.randn(*batch, 4, 4, generator=generator, dtype=torch.float64) + 4 * torch.eye(4)
 
 
-@pytest.mark.parametrize("power", [-2, 0, 5])
+@cases("power", [-2, 0, 5])
 def test_matrix_power(power: int) -> None:
     check("aten.linalg_matrix_power.default", regular(2), power)
 
 
-@pytest.mark.parametrize(
-    "name", ["linalg_inv", "inverse", "linalg_det", "linalg_slogdet", "logdet"]
-)
+@cases("name", ["linalg_inv", "inverse", "linalg_det", "linalg_slogdet", "logdet"])
 def test_square(name: str) -> None:
     check(f"aten.{name}.default", regular(2))
 
 
-@pytest.mark.parametrize("upper", [False, True])
+@cases("upper", [False, True])
 def test_cholesky(upper: bool) -> None:
     x = regular(2)
     check("aten.linalg_cholesky.default", x @ x.mT, upper=upper)
 
 
-@pytest.mark.parametrize(
-    ("b", "kwargs"), [((2, 4, 3), {}), ((2, 4), {}), ((2, 3, 4), {"left": False}), ((4,), {})]
-)
+@cases(("b", "kwargs"), [((2, 4, 3), {}), ((2, 4), {}), ((2, 3, 4), {"left": False}), ((4,), {})])
 def test_solve(b: tuple[int, ...], kwargs: dict[str, Any]) -> None:
     a = regular() if b == (4,) else regular(2)
     right = torch.linspace(-1, 1, torch.Size(b).numel(), dtype=torch.float64).reshape(b)
     check("aten.linalg_solve.default", a, right, **kwargs)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("left", "upper", "unitriangular"),
     [(True, True, False), (True, False, True), (False, True, True), (False, False, False)],
 )
@@ -67,7 +63,7 @@ def test_cross() -> None:
     check("aten.linalg_cross.default", a, b, dim=1)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@cases("bad", [float("nan"), float("inf"), -float("inf")])
 def test_matrices_that_are_not_finite_give_nan_and_leave_the_others_alone(bad: float) -> None:
     """LAPACK's loop for singular values may never end there; torch raises, or gives NaN."""
     rng = np.random.default_rng(0)
@@ -99,7 +95,7 @@ def test_thresholds_of_more_batches_than_matrices() -> None:
     check("aten.linalg_pinv.rcond_tensor", torch.randn(2, 4, 3), rcond, frozen=(1,))
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 3), (0, 5), (3, 0), (2, 0, 4)])
+@cases("shape", [(0, 3, 3), (0, 5), (3, 0), (2, 0, 4)])
 def test_lu_of_nothing_without_pivoting_has_no_permutation(shape: tuple[int, ...]) -> None:
     a = torch.zeros(shape, dtype=torch.float64)
     for name in ("linalg_lu", "linalg_lu_factor", "linalg_lu_factor_ex"):
@@ -115,8 +111,8 @@ def test_lu_without_pivoting_is_refused_as_in_torch(name: str) -> None:
         load_ops()[f"aten.{name}.default"].lower(jnp.eye(3), pivot=False)
 
 
-@pytest.mark.parametrize("data", [True, False])
-@pytest.mark.parametrize("pivots", [True, False])
+@cases("data", [True, False])
+@cases("pivots", [True, False])
 def test_unpacked_factors(data: bool, pivots: bool) -> None:
     for shape in ((2, 4), (4, 2), (3, 2, 4), (3, 4, 2), (2, 3, 3, 3), (0, 3, 3), (2, 3, 0)):
         packed = torch.randn(shape, generator=torch.Generator().manual_seed(2))

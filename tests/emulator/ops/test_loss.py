@@ -1,17 +1,20 @@
-"""Cross entropy and negative log likelihood against torch."""
+"""Losses, distances and similarities against torch."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, to_jax
+from samba.comparison.sides import DEFAULT_TOL
+from tests.emulator.ops.checks import Comparison, assert_matches, cases, check, compare, to_jax
 from tests.emulator.ops.narrow import check_narrow
 
 CROSS = "aten.cross_entropy_loss.default"
@@ -30,7 +33,7 @@ def labels(*shape: int, classes: int = 5) -> torch.Tensor:
     return torch.randint(0, classes, shape, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reduction", "smoothing", "weighted"),
     [
         (0, 0.0, True),
@@ -47,9 +50,7 @@ def test_labels(reduction: int, smoothing: float, weighted: bool) -> None:
     check(CROSS, data(6, 5) * 3, LABELS, weight, reduction, -100, smoothing, frozen=(2,))
 
 
-@pytest.mark.parametrize(
-    ("reduction", "smoothing", "weighted"), [(0, 0.1, True), (1, 0.0, False), (2, 0.1, False)]
-)
+@cases(("reduction", "smoothing", "weighted"), [(0, 0.1, True), (1, 0.0, False), (2, 0.1, False)])
 def test_probabilities(reduction: int, smoothing: float, weighted: bool) -> None:
     target = torch.softmax(data(6, 5, seed=3), 1)
     weight = weights() if weighted else None
@@ -82,7 +83,7 @@ def test_bfloat16_and_float64() -> None:
     check(CROSS, data(6, 5).double(), LABELS)
 
 
-@pytest.mark.parametrize(("reduction", "weighted"), [(0, True), (1, True), (1, False), (2, False)])
+@cases(("reduction", "weighted"), [(0, True), (1, True), (1, False), (2, False)])
 def test_nll(reduction: int, weighted: bool) -> None:
     weight = weights() if weighted else None
     check("aten.nll_loss_nd.default", data(6, 5), LABELS, weight, reduction, frozen=(2,))
@@ -129,3 +130,101 @@ def test_labels_out_of_range_count_as_ignored() -> None:
     np.testing.assert_allclose(np.asarray(loss), np.asarray(want), rtol=1e-6)
     np.testing.assert_allclose(np.asarray(gradient)[kept], np.asarray(want_gradient), rtol=1e-6)
     assert not np.asarray(gradient)[[1, 2]].any()
+
+
+X, Y, Z = data(4, 6), data(4, 6, seed=1), data(4, 6, seed=2)
+
+
+@cases("p", [1.0, 2.0, 3.0])
+def test_pairwise_distance(p: float) -> None:
+    check("aten.pairwise_distance.default", X, Y, p, 1e-6, True)
+
+
+@cases("p", [1.0, 2.0, 3.0, float("inf")])
+def test_cdist(p: float) -> None:
+    check("aten.cdist.default", data(2, 4, 6), data(2, 5, 6, seed=1), p)
+
+
+@cases("p", [1.0, 2.0])
+def test_pdist(p: float) -> None:
+    check("aten.pdist.default", X, p)
+
+
+def test_cdist_of_equal_rows() -> None:
+    check("aten.cdist.default", X, X.clone())
+
+
+@cases("dim", [0, 1, -1])
+def test_cosine_similarity(dim: int) -> None:
+    check("aten.cosine_similarity.default", X, Y, dim)
+
+
+def test_cosine_similarity_of_zero_and_broadcast() -> None:
+    x = X.clone()
+    x[1] = 0
+    check("aten.cosine_similarity.default", x, Y)
+    check("aten.cosine_similarity.default", X, Y[:1])
+
+
+@cases("reduction", [0, 1])
+def test_cosine_embedding_loss(reduction: int) -> None:
+    target = torch.tensor([1.0, -1.0, -1.0, 1.0])
+    check("aten.cosine_embedding_loss.default", X, Y, target, 0.1, reduction, frozen=(2,))
+
+
+@cases("swap", [False, True])
+def test_triplet_margin_loss(swap: bool) -> None:
+    check("aten.triplet_margin_loss.default", X, Y, Z, 1.0, 2.0, 1e-6, swap, 0)
+
+
+def test_cosine_embedding_loss_of_integers() -> None:
+    """Two of True are 2, and 100 times 1 is no byte's overflow."""
+    target = torch.tensor([1.0, -1.0])
+    bools = torch.tensor([[True, True, False], [True, False, True]])
+    check("aten.cosine_embedding_loss.default", bools, ~bools | bools, target, 0.1, 0, grad=False)
+    ones = torch.ones(2, 200, dtype=torch.uint8)
+    check("aten.cosine_embedding_loss.default", ones, ones, target, 0.1, 0, grad=False)
+
+
+def test_each_of_equal_differences_has_the_whole_gradient() -> None:
+    x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
+    y = torch.tensor([[0.0, -1.0, 1.5], [0.0, 0.0, 0.0]])
+    check("aten.cdist.default", x, y, float("inf"))
+    check("aten.pdist.default", torch.cat([x, y]), float("inf"))
+
+
+G = torch.Generator().manual_seed(0)
+LOG_PROBS = torch.randn(6, 3, 4, generator=G).log_softmax(-1)
+TARGETS = torch.tensor([[2, 2, 2], [1, 3, 1], [3, 1, 2]])
+
+
+@cases("zero_infinity", [False, True])
+@cases("reduction", ["none", "mean", "sum"])
+@cases("joined", [False, True])
+def test_ctc_loss(zero_infinity: bool, reduction: str, joined: bool) -> None:
+    """The first target has equal neighbours, the last sample has no time for its target."""
+    steps, lengths = torch.tensor([6, 5, 1]), torch.tensor([3, 0, 2])
+    targets = TARGETS
+    if joined:
+        targets = torch.cat([row[:n] for row, n in zip(TARGETS, lengths.tolist(), strict=True)])
+    scores = LOG_PROBS.clone().requires_grad_()
+    want = F.ctc_loss(
+        scores, targets, steps, lengths, reduction=reduction, zero_infinity=zero_infinity
+    )
+    (slope,) = torch.autograd.grad(want, scores, torch.full(want.shape, 0.5))
+    lower = load_ops()["samba.ctc_loss.default"].lower
+
+    def run(x: jax.Array, *rest: jax.Array) -> tuple[jax.Array, jax.Array]:
+        got, back = jax.vjp(lambda x: lower(x, *rest, 3, 0, reduction, zero_infinity), x)
+        (found,) = back(jnp.full(got.shape, 0.5, jnp.float32))
+        return got, found
+
+    def judge(results: list[Any]) -> None:
+        got, found = results[0]
+        assert_matches(got, want.detach(), tol=DEFAULT_TOL, what="loss")
+        assert_matches(found, slope, tol=DEFAULT_TOL, what="gradient")
+
+    with jax.enable_x64(True):
+        call = tuple(to_jax(t) for t in (LOG_PROBS, targets, steps, lengths))
+    what = f"{zero_infinity=}, {reduction=}, {joined=}"
+    compare(Comparison(what=what, run=run, calls=[call], judge=judge))

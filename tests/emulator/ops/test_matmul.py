@@ -1,4 +1,4 @@
-"""Matrix products against torch."""
+"""Matrix products, also grouped ones, against torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.checks import cases, check, to_jax
 from tests.emulator.ops.narrow import check_narrow
 
 Shape = tuple[int, ...]
@@ -25,9 +26,7 @@ def randn(*shapes: Shape) -> list[torch.Tensor]:
     return [torch.randn(s, generator=generator) for s in shapes]
 
 
-@pytest.mark.parametrize(
-    ("x", "bias"), [((4,), True), ((3, 4), True), ((3, 4), False), ((2, 3, 4), True)]
-)
+@cases(("x", "bias"), [((4,), True), ((3, 4), True), ((3, 4), False), ((2, 3, 4), True)])
 def test_linear(x: Shape, bias: bool) -> None:
     check("aten.linear.default", *randn(x, (5, 4)), *(randn((5,)) if bias else []))
 
@@ -36,7 +35,7 @@ def test_linear_vector_weight() -> None:
     check("aten.linear.default", *randn((3, 4), (4,)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("a", "b"),
     [
         ((4,), (4,)),
@@ -54,7 +53,7 @@ def test_matmul(a: Shape, b: Shape) -> None:
     check("aten.matmul.default", *randn(a, b))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "a", "b"),
     [
         ("mm", (3, 4), (4, 5)),
@@ -80,7 +79,7 @@ def test_integers_and_float64() -> None:
     check("aten.mm.default", *(t.double() for t in randn((3, 4), (4, 5))))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "shapes"),
     [
         ("addmm", ((5,), (3, 4), (4, 5))),
@@ -104,7 +103,7 @@ def test_beta_zero_ignores_nan() -> None:
     check("aten.addmm.default", torch.full((5,), float("nan")), a, b, beta=0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("equation", "shapes"),
     [
         ("bij,bkj->bik", ((2, 3, 4), (2, 5, 4))),
@@ -171,7 +170,7 @@ def test_what_a_mixture_of_experts_contracts_moves_no_large_array(
     assert not sizes & {3 * 8 * 5, 3 * 8 * 4}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("a", "b", "dims"),
     [
         ((2, 3), (3, 4), ([-1], [0])),
@@ -183,15 +182,13 @@ def test_tensordot(a: Shape, b: Shape, dims: tuple[list[int], list[int]]) -> Non
     check("aten.tensordot.default", *randn(a, b), *dims)
 
 
-@pytest.mark.parametrize("bias", [True, False])
+@cases("bias", [True, False])
 def test_bilinear(bias: bool) -> None:
     tensors = randn((2, 3, 4), (2, 3, 5), (6, 4, 5))
     check("aten.bilinear.default", *tensors, *(randn((6,)) if bias else []))
 
 
-@pytest.mark.parametrize(
-    "shapes", [((3, 4), (4, 5)), ((3, 9), (9, 2), (2, 8), (8, 4)), ((4,), (4, 5), (5,))]
-)
+@cases("shapes", [((3, 4), (4, 5)), ((3, 9), (9, 2), (2, 8), (8, 4)), ((4,), (4, 5), (5,))])
 def test_multi_dot(shapes: tuple[Shape, ...]) -> None:
     check("aten.linalg_multi_dot.default", randn(*shapes))
 
@@ -204,7 +201,7 @@ NARROW: list[Callable[[], tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("case", NARROW)
+@cases("case", NARROW)
 def test_bfloat16(case: Callable[[], tuple[Any, ...]]) -> None:
     check_narrow(*case())
 
@@ -219,3 +216,47 @@ def test_linear_of_no_features() -> None:
 
 def test_inner_with_a_number_promotes_as_torch_does() -> None:
     check("aten.inner.default", torch.tensor(3), torch.arange(4, dtype=torch.int32))
+
+
+NAME = "aten._grouped_mm.default"
+
+
+def data(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def ends(*rows: int) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+OFFSETS = [(2, 2, 12), (0, 5, 12), (12, 12, 12)]
+
+
+@cases("offs", OFFSETS)
+def test_rows_by_group(offs: tuple[int, ...]) -> None:
+    check(NAME, data(12, 8), data(3, 8, 4), ends(*offs), frozen=(2,))
+
+
+@cases("offs", OFFSETS[:1])
+def test_columns_and_sums_by_group(offs: tuple[int, ...]) -> None:
+    check(NAME, data(3, 8, 4), data(4, 12), ends(*offs), frozen=(2,))
+    check(NAME, data(8, 12), data(12, 4), ends(*offs), frozen=(2,))
+
+
+def test_batches_and_narrow_types() -> None:
+    check(NAME, data(3, 8, 4), data(3, 4, 8))
+    half = torch.bfloat16
+    check(NAME, data(12, 8, dtype=half), data(3, 8, 8, dtype=half), ends(1, 7, 12), frozen=(2,))
+
+
+def test_rows_after_the_last_group_are_zero_and_another_groups_nan_stays_there() -> None:
+    weight = data(3, 8, 4)
+    weight[1] = torch.nan
+    lower = jax.jit(load_ops()["transformers.grouped_mm_fallback.default"].lower)
+    x = data(12, 8)
+    with jax.enable_x64(True):
+        y = np.asarray(lower(to_jax(x), to_jax(weight), to_jax(ends(2, 5, 9).long())))
+    assert np.isnan(y[2:5]).all()
+    assert (y[9:] == 0).all()
+    np.testing.assert_allclose(y[:2], (x[:2] @ weight[0]).numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(y[5:9], (x[5:9] @ weight[2]).numpy(), rtol=1e-5, atol=1e-5)

@@ -13,7 +13,7 @@ import torch
 from emulator.ops.batch_norm import NoStatistics
 from emulator.ops.norm import UntrackedStatistics
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, to_jax, torch_op
+from tests.emulator.ops.checks import cases, check, to_jax, torch_op
 from tests.emulator.ops.narrow import check_narrow
 
 Shape = tuple[int, ...]
@@ -31,7 +31,7 @@ def stats(channels: int) -> list[torch.Tensor]:
     return [data(channels, seed=3), data(channels, seed=4).abs() + 0.5]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("x", "normalized", "weights"),
     [
         ((3, 4, 8), (8,), 2),
@@ -54,8 +54,8 @@ def test_native_layer_norm() -> None:
     check("aten.native_layer_norm.default", data(3, 8), [8], *params(8), 1e-5)
 
 
-@pytest.mark.parametrize("x", [(2, 6, 5), (2, 6, 4, 3), (3, 6)])
-@pytest.mark.parametrize("groups", [1, 2])
+@cases("x", [(2, 6, 5), (2, 6, 4, 3), (3, 6)])
+@cases("groups", [1, 2])
 def test_group_norm(x: Shape, groups: int) -> None:
     check("aten.group_norm.default", data(*x), groups, *params(6))
 
@@ -64,7 +64,7 @@ def test_native_group_norm() -> None:
     check("aten.native_group_norm.default", data(2, 6, 4, 3), *params(6), 2, 6, 12, 3, 1e-5)
 
 
-@pytest.mark.parametrize("weights", [True, False])
+@cases("weights", [True, False])
 def test_instance_norm(weights: bool) -> None:
     w, b = params(3) if weights else (None, None)
     args = (data(2, 3, 5, 4), w, b)
@@ -95,7 +95,7 @@ def test_batch_norm_without_any_statistics() -> None:
         lower(to_jax(data(2, 3, 5)), None, None, False, 0.1, 1e-5)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("x", "weights"),
     [((4, 3, 5, 5), True), ((4, 3, 5, 5), False), ((6, 3), True), ((2, 3, 2, 3, 2), True)],
 )
@@ -138,8 +138,8 @@ def test_batch_norm_training_form_evaluates() -> None:
     check(functional, *args, False, 0.1, 1e-5, frozen=(3, 4))
 
 
-@pytest.mark.parametrize("weight", [True, False])
-@pytest.mark.parametrize("eps", [None, 1e-3])
+@cases("weight", [True, False])
+@cases("eps", [None, 1e-3])
 def test_rms_norm(weight: bool, eps: float | None) -> None:
     w = params(8)[0] if weight else None
     check("aten.rms_norm.default", data(3, 8) * 1e-3, [8], w, eps, grad=False)
@@ -147,7 +147,7 @@ def test_rms_norm(weight: bool, eps: float | None) -> None:
     check("aten._fused_rms_norm.default", data(3, 8), [8], w, eps)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -1])
+@cases("dim", [0, 1, -1])
 def test_weight_norm(dim: int) -> None:
     g = data(1, seed=5)[0] if dim == -1 else data(*((4, 1) if dim == 0 else (1, 6)), seed=5)
     check("aten._weight_norm.default", data(4, 6), g, dim)
@@ -163,7 +163,7 @@ NARROW: list[Callable[[], tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("case", NARROW)
+@cases("case", NARROW)
 def test_bfloat16(case: Callable[[], tuple[Any, ...]]) -> None:
     check_narrow(*case())
 

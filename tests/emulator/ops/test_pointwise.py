@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.narrow import check_narrow
 
 NAN, INF = float("nan"), float("inf")
@@ -25,29 +25,29 @@ BINARY = ["add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "rsub.Tensor"]
 DIVIDING = ["remainder.Tensor", "fmod.Tensor"]
 
 
-@pytest.mark.parametrize("name", BINARY + DIVIDING)
+@cases("name", BINARY + DIVIDING)
 def test_binary(name: str) -> None:
     check(f"aten.{name}", X, Y)
     check(f"aten.{name}", INTS, DIVISORS)
 
 
-@pytest.mark.parametrize("name", BINARY)
+@cases("name", BINARY)
 def test_binary_with_a_number(name: str) -> None:
     check(f"aten.{name}", X, 1.7) if name != "rsub.Tensor" else check("aten.rsub.Scalar", X, 1.7)
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "rsub"])
+@cases("name", ["add", "sub", "rsub"])
 def test_alpha(name: str) -> None:
     check(f"aten.{name}.Tensor", X, Y, alpha=-2.5)
     check(f"aten.{name}.Tensor", INTS, DIVISORS, alpha=3)
 
 
-@pytest.mark.parametrize("name", ["div.Tensor", "remainder.Tensor", "fmod.Tensor"])
+@cases("name", ["div.Tensor", "remainder.Tensor", "fmod.Tensor"])
 def test_edges(name: str) -> None:
     check(f"aten.{name}", COLUMN, ROW, grad=False)
 
 
-@pytest.mark.parametrize("mode", [None, "trunc", "floor"])
+@cases("mode", [None, "trunc", "floor"])
 def test_rounded_division(mode: str | None) -> None:
     check("aten.div.Tensor_mode", X * 5, Y, rounding_mode=mode)
     check("aten.div.Tensor_mode", INTS, DIVISORS, rounding_mode=mode)
@@ -74,7 +74,7 @@ def test_booleans_add_and_multiply_as_logic() -> None:
     check("aten.add.Tensor", a, 2)
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 2.5, 70.0])
+@cases("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 2.5, 70.0])
 def test_power_with_a_fixed_exponent(exponent: float) -> None:
     check("aten.pow.Tensor_Scalar", X.abs() + 0.5, exponent)
 
@@ -105,7 +105,7 @@ def test_power_of_integers() -> None:
     check("aten.pow.Tensor_Scalar", INTS, 0.5, grad=False)
 
 
-@pytest.mark.parametrize("name", ["abs", "neg", "square"])
+@cases("name", ["abs", "neg", "square"])
 def test_unary(name: str) -> None:
     check(f"aten.{name}.default", EDGES)
     check(f"aten.{name}.default", INTS)
@@ -117,7 +117,7 @@ def test_fused_multiply_and_divide() -> None:
     check("aten.addcmul.default", INTS, DIVISORS, INTS, value=2)
 
 
-@pytest.mark.parametrize("weight", [0.3, 0.7])
+@cases("weight", [0.3, 0.7])
 def test_lerp(weight: float) -> None:
     check("aten.lerp.Scalar", X, Y.expand(3, 4).clone(), weight)
 
@@ -126,7 +126,7 @@ def test_lerp_by_a_tensor() -> None:
     check("aten.lerp.Tensor", X, X * 2, torch.tensor([-1.0, 0.4, 0.5, 2.0]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool, torch.bfloat16])
+@cases("dtype", [torch.float64, torch.int64, torch.bool, torch.bfloat16])
 def test_casts(dtype: torch.dtype) -> None:
     check("aten._to_copy.default", X * 3, dtype=dtype)
 
@@ -135,8 +135,8 @@ def test_cast_back_from_half() -> None:
     check("aten._to_copy.default", X.bfloat16(), dtype=torch.float32)
 
 
-@pytest.mark.parametrize("name", ["add.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Tensor"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@cases("name", ["add.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Tensor"])
+@cases("dtype", [torch.bfloat16, torch.float16])
 def test_half(name: str, dtype: torch.dtype) -> None:
     check_narrow(f"aten.{name}", X.abs() + 0.5, Y.abs() + 0.5, dtype=dtype)
 

@@ -12,7 +12,7 @@ from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
 from pef_schema.program import DType
 from samba.comparison.sides import Tol
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.narrow import check_narrow
 
 NAN, INF = float("nan"), float("inf")
@@ -30,7 +30,7 @@ EVERYWHERE = [
 ROUNDING = ["ceil", "floor", "trunc", "round", "sign", "sgn", "frac"]
 
 
-@pytest.mark.parametrize("name", EVERYWHERE)
+@cases("name", EVERYWHERE)
 def test_functions(name: str) -> None:
     """Inside and outside the domain, at zeros of both signs, infinities and NaN."""
     check(f"aten.{name}.default", WIDE)
@@ -40,36 +40,34 @@ def test_tangent_away_from_its_poles() -> None:
     check("aten.tan.default", torch.linspace(-1.5, 1.5, 31))
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "reciprocal", "erf", "deg2rad", "sinc"])
+@cases("name", ["exp", "log", "reciprocal", "erf", "deg2rad", "sinc"])
 def test_integers_become_float32(name: str) -> None:
     check(f"aten.{name}.default", INTS)
 
 
-@pytest.mark.parametrize("name", ROUNDING)
+@cases("name", ROUNDING)
 def test_rounding(name: str) -> None:
     finite = WIDE[torch.isfinite(WIDE)] if name == "frac" else WIDE
     check(f"aten.{name}.default", finite, grad=name != "sgn")  # torch gives an unreadable zero
 
 
-@pytest.mark.parametrize("name", ["ceil", "round", "sign"])
+@cases("name", ["ceil", "round", "sign"])
 def test_rounding_leaves_integers(name: str) -> None:
     check(f"aten.{name}.default", INTS)
 
 
-@pytest.mark.parametrize("decimals", [-1, 0, 2])
+@cases("decimals", [-1, 0, 2])
 def test_round_decimals(decimals: int) -> None:
     check("aten.round.decimals", X * 100, decimals=decimals)
 
 
-@pytest.mark.parametrize("eps", [None, 0.3])
+@cases("eps", [None, 0.3])
 def test_logit(eps: float | None) -> None:
     check("aten.logit.default", torch.tensor([0.0, 0.2, 0.3, 0.5, 0.9, 1.0]), eps)
     check("aten.logit.default", torch.tensor([-0.5, 1.5]), eps)
 
 
-@pytest.mark.parametrize(
-    "name", ["atan2", "logaddexp", "logaddexp2", "copysign.Tensor", "xlogy.Tensor"]
-)
+@cases("name", ["atan2", "logaddexp", "logaddexp2", "copysign.Tensor", "xlogy.Tensor"])
 def test_pairs(name: str) -> None:
     full = f"aten.{name}" if "." in name else f"aten.{name}.default"
     other = Y.abs() if name == "xlogy.Tensor" else Y
@@ -112,17 +110,17 @@ SPECIAL = [
 ]
 
 
-@pytest.mark.parametrize("name", SPECIAL)
+@cases("name", SPECIAL)
 def test_special(name: str) -> None:
     check(f"aten.{name}.default", X * 3)
 
 
-@pytest.mark.parametrize("name", ["lgamma", "digamma", "special_erfcx"])
+@cases("name", ["lgamma", "digamma", "special_erfcx"])
 def test_special_in_double_precision(name: str) -> None:
     check(f"aten.{name}.default", X.double() * 3)
 
 
-@pytest.mark.parametrize("n", [0, 1, 3])
+@cases("n", [0, 1, 3])
 def test_polygamma(n: int) -> None:
     check(f"aten.{'special_' * (n == 0)}polygamma.default", n, X.double() * 2)
 
@@ -142,13 +140,13 @@ def test_special_by_series() -> None:
     check("aten.special_zeta.self_scalar", 2.5, p)
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "rsqrt", "sin", "erf"])
+@cases("name", ["exp", "log", "sqrt", "rsqrt", "sin", "erf"])
 def test_half(name: str) -> None:
     check_narrow(f"aten.{name}.default", X.abs() + 0.5)
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
-@pytest.mark.parametrize("name", ["gcd", "lcm"])
+@cases("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+@cases("name", ["gcd", "lcm"])
 def test_divisors_of_the_smallest_number(name: str, dtype: torch.dtype) -> None:
     """It is its own absolute value: the loop has to end there, and to wrap around as torch's."""
     low = torch.iinfo(dtype).min
@@ -160,7 +158,7 @@ def test_divisors_of_the_smallest_number(name: str, dtype: torch.dtype) -> None:
     check(f"aten.{name}.default", x.contiguous(), y.contiguous())
 
 
-@pytest.mark.parametrize("n", [20, 21, 30, 36, 171, 1000, 10**9])
+@cases("n", [20, 21, 30, 36, 171, 1000, 10**9])
 def test_polygamma_of_high_orders(n: int) -> None:
     """``n!`` is infinite from 171 on, in float32 from 35 on; no order takes longer than another."""
     x = torch.tensor([0.5, 1.0, 2.0, 1e-3, 30.0, 0.0, NAN, INF])
@@ -183,7 +181,7 @@ def test_zeta_far_below_zero() -> None:
     np.testing.assert_allclose(np.asarray(far), both_sides, rtol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["legendre_polynomial_p", "laguerre_polynomial_l"])
+@cases("name", ["legendre_polynomial_p", "laguerre_polynomial_l"])
 def test_polynomials_above_the_highest_degree_are_nan(name: str) -> None:
     x = torch.tensor([0.25, 0.5], dtype=torch.float64)
     check(f"aten.special_{name}.n_scalar", x, 3000, grad=False)
@@ -205,7 +203,7 @@ def test_gamma_functions_of_more_dimensions_than_end_are_refused() -> None:
             load_ops()[name].lower(jnp.ones(3), 2**31 - 1)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
+@cases("dtype", [torch.int64, torch.int32, torch.float32])
 def test_ldexp_by_whole_and_other_exponents(dtype: torch.dtype) -> None:
     x = torch.tensor([1.5, -2.0, 3.0, 0.5])
     check("aten.ldexp.Tensor", x, torch.tensor([-3, 0, 2, 5]).to(dtype))

@@ -1,4 +1,4 @@
-"""Max and average pooling over windows against torch."""
+"""Pooling, to a given size too, and what takes windows of an image, against torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import cases, check
+from tests.emulator.ops.narrow import check_narrow
 
 NAN, INF = float("nan"), float("inf")
 
@@ -41,23 +42,23 @@ WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("window", WINDOWS[::2])
+@cases("window", WINDOWS[::2])
 def test_max_pool2d(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d.default", data(2, 3, 9, 10), *window)
 
 
-@pytest.mark.parametrize("window", WINDOWS)
+@cases("window", WINDOWS)
 def test_max_pool2d_with_indices_and_ties(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d_with_indices.default", ties(2, 2, 9, 10), *window)
 
 
-@pytest.mark.parametrize("window", [([2],), ([3], [2], [1]), ([12], [5], [6], 1, True)])
+@cases("window", [([2],), ([3], [2], [1]), ([12], [5], [6], 1, True)])
 def test_max_pool1d(window: tuple[Any, ...]) -> None:
     check("aten.max_pool1d.default", data(2, 3, 14), *window)
     check("aten.max_pool1d_with_indices.default", data(3, 14), *window)
 
 
-@pytest.mark.parametrize("window", [([2, 2, 2],), ([3, 2, 3], [2, 1, 2], [1, 1, 0])])
+@cases("window", [([2, 2, 2],), ([3, 2, 3], [2, 1, 2], [1, 1, 0])])
 def test_max_pool3d(window: tuple[Any, ...]) -> None:
     check("aten.max_pool3d.default", data(2, 2, 5, 4, 6), *window)
     check("aten.max_pool3d_with_indices.default", data(2, 5, 4, 6), *window)
@@ -80,7 +81,7 @@ AVERAGES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("window", AVERAGES)
+@cases("window", AVERAGES)
 def test_avg_pool2d(window: tuple[Any, ...]) -> None:
     check("aten.avg_pool2d.default", data(2, 3, 9, 10), *window)
 
@@ -104,7 +105,7 @@ LONG_WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.parametrize("window", LONG_WINDOWS)
+@cases("window", LONG_WINDOWS)
 def test_long_windows(window: tuple[Any, ...]) -> None:
     """They are cut in halves, not place by place: see ``emulator.ops._long_windows``."""
     x = data(2, 1, 300)
@@ -144,3 +145,111 @@ def test_padding_of_many_times_the_data_is_refused() -> None:
     lower = load_ops()["aten.max_pool1d.default"].lower
     with pytest.raises(OpLimit, match="the padded data, in elements, is 134217730; the device"):
         jax.eval_shape(lambda x: lower(x, (2**27,), (1,), (2**26,)), jnp.zeros((1, 1, 2)))
+
+
+@cases("size", [[1, 1], [2, 7], [9, 5], [12, 12]])
+def test_adaptive_2d(size: list[int]) -> None:
+    check("aten.adaptive_avg_pool2d.default", data(2, 3, 9, 10), size)
+    check("aten.adaptive_max_pool2d.default", data(2, 3, 9, 10), size)
+
+
+@cases("size", [1, 4])
+def test_adaptive_1d_and_3d(size: int) -> None:
+    check("aten.adaptive_avg_pool1d.default", data(2, 3, 10), [size])
+    check("aten.adaptive_max_pool1d.default", data(3, 10), [size])
+    check("aten.adaptive_avg_pool3d.default", data(2, 5, 4, 6), [size, 2, 3])
+    check("aten.adaptive_max_pool3d.default", data(1, 2, 5, 4, 6), [size, 2, 3])
+
+
+def test_adaptive_max_of_nan_and_ties() -> None:
+    x = torch.randint(0, 2, (2, 7, 7), generator=torch.Generator().manual_seed(0)).float()
+    x[0, 2, 3] = x[0, 3, 3] = float("nan")
+    x[1, :4] = -float("inf")
+    check("aten.adaptive_max_pool2d.default", x, [3, 4])
+
+
+def test_infinity_stays_where_it_is() -> None:
+    """A sum over a table of places must not touch places outside a span."""
+    x = data(1, 10)
+    x[0, 4] = float("inf")
+    check("aten.adaptive_avg_pool1d.default", x, [4])
+
+
+def test_bfloat16() -> None:
+    check("aten.adaptive_avg_pool2d.default", data(2, 3, 8, 8).bfloat16(), [1, 1])
+    check_narrow("aten.adaptive_avg_pool2d.default", data(2, 3, 8, 8), [3, 3])
+
+
+def test_many_places_for_an_output() -> None:
+    x = torch.randn(1, 2, 300, generator=torch.Generator().manual_seed(0))
+    x[0, 0, 5] = float("nan")
+    check("aten.adaptive_max_pool1d.default", x, [2])
+    check("aten.adaptive_avg_pool1d.default", x[:, 1:], [7])
+    y = torch.randn(1, 1, 12, 13, generator=torch.Generator().manual_seed(0))
+    check("aten.adaptive_max_pool2d.default", y, [1, 2])
+    check("aten.adaptive_avg_pool2d.default", torch.randn(1, 1, 3, 2), [100, 5])
+
+
+def test_the_code_does_not_grow_with_the_image() -> None:
+    for op in ("adaptive_max_pool2d", "adaptive_avg_pool2d"):
+        lower = load_ops()[f"aten.{op}.default"].lower
+        code = jax.make_jaxpr(lambda x, lower=lower: lower(x, (7, 1)))(jnp.zeros((1, 1, 500, 512)))
+        assert len(str(code).splitlines()) < 1000
+
+
+def test_longer_axes_than_are_counted_are_refused() -> None:
+    lower = load_ops()["aten.adaptive_max_pool1d.default"].lower
+    with pytest.raises(OpLimit, match=r"the output's size is 1000000000; .* with 16777216 at most"):
+        jax.eval_shape(lambda x: lower(x, (10**9,)), jnp.zeros((1, 3)))
+
+
+G = torch.Generator().manual_seed(0)
+
+
+@cases("batch", [(2,), ()])
+@cases(("size", "out"), [((7, 9), (3, 5)), ((6, 6), (1, 4)), ((5, 6, 7), (2, 3, 4))])
+def test_fractional_max_pool(
+    batch: tuple[int, ...], size: tuple[int, ...], out: tuple[int, ...]
+) -> None:
+    n = len(size)
+    x = torch.randn(*batch, 3, *size, generator=G)
+    x[..., 0, 2] = float("nan")
+    samples = torch.rand(*(batch or (1,)), 3, n, generator=G)
+    kernel = [2, 3, 2][:n]
+    name = f"aten.fractional_max_pool{n}d.default"
+    check(name, x, kernel, list(out), samples, frozen=(3,))
+
+
+# kernel, dilation, padding, stride
+PATCHES = [
+    ([2, 2], [1, 1], [0, 0], [1, 1]),
+    ([3, 2], [1, 2], [1, 0], [2, 1]),
+    ([2, 2], [1, 1], [1, 1], [3, 3]),
+]
+
+
+@cases(
+    ("window", "batch"),
+    [(PATCHES[0], (2,)), (PATCHES[1], (2,)), (PATCHES[2], ())],
+)
+def test_columns(window: tuple[list[int], ...], batch: tuple[int, ...]) -> None:
+    x = data(*batch, 3, 7, 6)
+    check("aten.im2col.default", x, *window)
+    columns = torch.ops.aten.im2col(x, *window)
+    check("aten.col2im.default", columns, [7, 6], *window)
+
+
+def test_unpool() -> None:
+    values, indices = torch.ops.aten.max_pool2d_with_indices(data(2, 3, 6, 8), [2, 2])
+    check("aten.max_unpool2d.default", values, indices, [6, 8])
+    values, indices = torch.ops.aten.max_pool3d_with_indices(data(2, 3, 4, 4, 4), [2, 2, 2])
+    check("aten.max_unpool3d.default", values, indices, [4, 4, 4], [2, 2, 2], [0, 0, 0])
+
+
+def test_many_taps() -> None:
+    """More than 64 are gathered, and added back by one scatter."""
+    x = torch.randn(1, 2, 12, 30, generator=torch.Generator().manual_seed(0))
+    window = ((9, 9), (1, 2), (3, 2), (2, 3))
+    check("aten.im2col.default", x, *window)
+    columns = torch.nn.functional.unfold(x, *window)
+    check("aten.col2im.default", columns, (12, 30), *window)

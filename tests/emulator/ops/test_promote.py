@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from emulator.dtypes import FROM_NUMPY
 from emulator.ops import _promote, _reduction
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import TORCH_TO_DTYPE, check, to_jax
+from tests.emulator.ops.checks import TORCH_TO_DTYPE, cases, check, to_jax
 
 DTYPES = sorted(TORCH_TO_DTYPE, key=str)
 OPERAND = st.one_of(
@@ -47,7 +47,7 @@ def test_scalars_stay_exact_beside_half_tensors(name: str, dtype: torch.dtype) -
         np.testing.assert_array_equal(np.asarray(got), np.asarray(to_jax(want)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("small", "large"),
     [((), (2, 3)), ((1, 3), (4, 3)), ((3, 1), (2, 3, 4)), ((1,), (0, 2)), ((2, 1, 1), (2, 1, 5))],
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 
 from emulator.ops.registry import load_ops
 from pef_schema.program import DType
 from samba.comparison.sides import DEFAULT_TOL
-from tests.emulator.ops.checks import check, to_jax, torch_op
+from tests.emulator.ops.checks import cases, check, to_jax, torch_op
 
 
 def data(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -24,7 +23,7 @@ def signs(*shape: int) -> torch.Tensor:
 X, Y = data(4, 6), data(4, 6, seed=1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "reduction"),
     [
         ("mse_loss", 0),
@@ -56,7 +55,7 @@ def test_kl_of_zero_probability() -> None:
     check("aten.kl_div.default", X, target, 0, frozen=(1,))
 
 
-@pytest.mark.parametrize(("weighted", "reduction"), [(True, 0), (False, 1)])
+@cases(("weighted", "reduction"), [(True, 0), (False, 1)])
 def test_binary_cross_entropy(weighted: bool, reduction: int) -> None:
     weight = data(4, 6, seed=2).abs() if weighted else None
     p = torch.sigmoid(X * 3)
@@ -69,7 +68,7 @@ def test_binary_cross_entropy(weighted: bool, reduction: int) -> None:
     check(name, X * 20, target, weight, positive, reduction, frozen=(2, 3))
 
 
-@pytest.mark.parametrize(("log_input", "full"), [(True, False), (True, True), (False, True)])
+@cases(("log_input", "full"), [(True, False), (True, True), (False, True)])
 def test_poisson(log_input: bool, full: bool) -> None:
     x = X if log_input else X.abs() + 0.1
     counts = torch.arange(24.0).reshape(4, 6) % 5
@@ -88,7 +87,7 @@ def test_multilabel_margin() -> None:
     check("aten.multilabel_margin_loss.default", X[0], target[0])
 
 
-@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss"])
+@cases("name", ["mse_loss", "l1_loss", "huber_loss"])
 def test_bfloat16(name: str) -> None:
     check(f"aten.{name}.default", X.bfloat16(), Y.bfloat16(), 1)
 
@@ -110,7 +109,7 @@ _TYPED: dict[str, tuple[object, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", _TYPED)
+@cases("name", _TYPED)
 def test_the_dtype_of_a_loss_is_torchs(name: str) -> None:
     tried = 0
     for at, (first, second) in enumerate(_BOTH):
@@ -126,8 +125,8 @@ def test_the_dtype_of_a_loss_is_torchs(name: str) -> None:
     assert tried >= 9
 
 
-@pytest.mark.parametrize(("name", "margin"), [("l1_loss", ()), ("hinge_embedding_loss", (1.7,))])
-@pytest.mark.parametrize("reduction", [0, 2])
+@cases(("name", "margin"), [("l1_loss", ()), ("hinge_embedding_loss", (1.7,))])
+@cases("reduction", [0, 2])
 def test_losses_of_integers(name: str, margin: tuple[float, ...], reduction: int) -> None:
     for dtype in (torch.int32, torch.uint8):
         x, target = torch.tensor([3, 200, 1]).to(dtype), torch.tensor([1, 0, 1]).to(dtype)

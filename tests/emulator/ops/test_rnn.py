@@ -12,7 +12,7 @@ import torch
 
 from emulator.ops.random import MissingSeed
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.checks import cases, check, to_jax
 from tests.emulator.ops.narrow import check_narrow
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -51,8 +51,8 @@ def layer(
     return [x, state if kind == "lstm" else state[0], weights]
 
 
-@pytest.mark.parametrize("kind", list(GATES))
-@pytest.mark.parametrize(
+@cases("kind", list(GATES))
+@cases(
     ("layers", "bidirectional", "bias", "batch_first"),
     [(2, True, True, True), (1, False, False, False)],
 )
@@ -61,7 +61,7 @@ def test_layers(kind: str, layers: int, bidirectional: bool, bias: bool, batch_f
     check(f"aten.{kind}.input", *args, bias, layers, 0.0, True, bidirectional, batch_first)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("layers", "bidirectional", "bias", "batch_first"),
     [(2, True, True, True), (1, False, False, False), (3, True, False, False)],
 )
@@ -84,7 +84,7 @@ def test_float64_and_bfloat16() -> None:
     check_narrow("aten.lstm.input", *layer("lstm", 1, False, True, False, projected=2), *flags)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "bias"),
     [("lstm", True), ("gru", True), ("gru", False), ("rnn_tanh", True), ("rnn_relu", False)],
 )

@@ -1,16 +1,18 @@
-"""Writing by index against torch."""
+"""Reading and writing by index, and reductions of runs, against torch."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 import torch
 
 from emulator.ops.index import DataDependentIndex
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.checks import cases, check, to_jax
+from tests.emulator.ops.narrow import check_narrow
 
 G = torch.Generator().manual_seed(0)
 
@@ -59,7 +61,7 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "args"), CASES)
+@cases(("name", "args"), CASES)
 def test_cases(name: str, args: tuple[Any, ...]) -> None:
     check(f"aten.{name}", *args)
 
@@ -96,8 +98,8 @@ def test_older_reductions() -> None:
     check("aten.scatter.value_reduce", X, 1, OFTEN, 2.0, reduce="multiply", grad=False)
 
 
-@pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+@cases("include_self", [True, False])
+@cases("reduce", ["sum", "prod", "mean", "amax", "amin"])
 def test_scatter_reduce(reduce: str, include_self: bool) -> None:
     x, source = X.round(), randn(3, 6, 5).round()  # ties, and zeros beside them
     if reduce == "prod":  # torch differentiates at most one zero of a product
@@ -106,12 +108,12 @@ def test_scatter_reduce(reduce: str, include_self: bool) -> None:
     check("aten.scatter_reduce.two", x, 1, OFTEN, source, reduce, include_self=include_self)
 
 
-@pytest.mark.parametrize("reduce", ["prod", "mean", "amax"])
+@cases("reduce", ["prod", "mean", "amax"])
 def test_scatter_reduce_of_integers(reduce: str) -> None:
     check("aten.scatter_reduce.two", (X * 3).long(), 1, OFTEN, OFTEN, reduce)
 
 
-@pytest.mark.parametrize("reduce", ["prod", "mean", "amin"])
+@cases("reduce", ["prod", "mean", "amin"])
 def test_index_reduce(reduce: str) -> None:
     check("aten.index_reduce.default", X, 1, T([0, 2, 0]), randn(3, 3, 5), reduce)
 
@@ -130,3 +132,141 @@ def test_a_place_named_twice_is_filled_once() -> None:
 def test_strided_scatter() -> None:
     check("aten.as_strided_scatter.default", X.reshape(-1), randn(2, 3), [2, 3], [7, 2], 1)
     check("aten.as_strided_scatter.default", X, T(2.0), [], [], 3)
+
+
+INDEXED = torch.randn(3, 4, 5, generator=G)
+INDEX_ROWS = torch.tensor([[0, 1, -1], [1, 0, 0]])
+SCALAR, ZERO = torch.tensor(2.0), torch.tensor(0)
+TABLE = torch.randn(6, 3, generator=G)
+
+INDEX_CASES: list[tuple[str, tuple[Any, ...]]] = [
+    ("index.Tensor", (INDEXED, [None, None, INDEX_ROWS])),
+    ("index.Tensor", (INDEXED, [INDEX_ROWS, None, INDEX_ROWS])),
+    ("index.Tensor", (INDEXED, [None, INDEX_ROWS, ZERO])),
+    ("index.Tensor", (INDEXED, [INDEX_ROWS[:, :0]])),
+    ("index_select.default", (INDEXED, -1, torch.tensor([3, 0, 0]))),
+    ("index_select.default", (SCALAR, 0, torch.tensor([0]))),
+    ("gather.default", (INDEXED, 1, torch.tensor([[[0, 1, 2]], [[2, 1, 0]]]))),
+    ("gather.default", (SCALAR, 0, torch.tensor([0, 0]))),
+    ("take.default", (INDEXED, torch.tensor([[0, 59, -1]]))),
+    ("take_along_dim.default", (INDEXED, torch.tensor([[[1], [0], [2], [3]]]), 2)),
+    ("take_along_dim.default", (INDEXED, torch.tensor([5, 7]))),
+    ("embedding.default", (TABLE, INDEX_ROWS.abs())),
+    ("embedding.default", (TABLE, INDEX_ROWS.abs(), 1)),
+    ("embedding.default", (TABLE, INDEX_ROWS.abs(), -1, True)),
+    ("embedding.default", (TABLE, INDEX_ROWS.abs().int(), 0, True)),
+    ("one_hot.default", (INDEX_ROWS.abs(), 4)),
+]
+
+
+@cases(("name", "args"), INDEX_CASES)
+def test_index_cases(name: str, args: tuple[Any, ...]) -> None:
+    check(f"aten.{name}", *args)
+
+
+def test_indices_beside_a_mask_may_be_wild() -> None:
+    """The ops that torch's decompositions of padding and interpolation leave behind."""
+    wild = torch.tensor([0, 2**40, 2, -(2**40)])
+    mask = torch.tensor([True, False, True, False])[:, None]
+    places = [None, wild[:, None], torch.arange(5)]
+    check("aten._unsafe_masked_index.default", INDEXED, mask, places, 7.0, grad=False)
+    args = (INDEXED, mask, places, torch.randn(3, 4, 5))
+    check("aten._unsafe_masked_index_put_accumulate.default", *args, grad=False)
+
+
+def test_half_embedding() -> None:
+    check_narrow("aten.embedding.default", TABLE, INDEX_ROWS.abs())
+
+
+def test_a_mask_as_index_is_refused() -> None:
+    with pytest.raises(DataDependentIndex, match=r"aten\.index\.Tensor: found a boolean mask") as e:
+        load_ops()["aten.index.Tensor"].lower(to_jax(INDEXED), (to_jax(INDEXED > 0),))
+    assert e.value.op == "aten.index.Tensor"
+    assert "torch.where" in e.value.hint
+
+
+def test_one_hot_without_a_number_of_classes_is_refused() -> None:
+    with pytest.raises(DataDependentIndex, match="Give num_classes"):
+        load_ops()["aten.one_hot.default"].lower(to_jax(INDEX_ROWS))
+
+
+INDICES = torch.tensor([1, 2, 3, 1, 5, 0])
+
+
+@pytest.mark.parametrize("padding", [None, 1, -1])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_embedding_bag(mode: int, padding: int | None) -> None:
+    """torch reads only the bags; their gradient reaches the table and the weights."""
+    last = padding is not None
+    offsets = torch.tensor([0, 2, 2, 6]) if last else torch.tensor([0, 2, 2, 5])
+    table = TABLE.clone().requires_grad_()
+    weights = torch.randn(6).requires_grad_() if mode == 0 else None
+    want = torch.embedding_bag(table, INDICES, offsets, False, mode, False, weights, last, padding)
+    leaves = [table] if weights is None else [table, weights]
+    cotangent = torch.randn(want[0].shape)
+    want_grads = torch.autograd.grad(want[0], leaves, cotangent)
+    name = "_embedding_bag.default" if padding == 1 else "embedding_bag.padding_idx"
+    lower = load_ops()[f"aten.{name}"].lower
+    with jax.enable_x64(True):
+        rest = to_jax(INDICES), to_jax(offsets), False, mode, False
+
+        @jax.jit
+        def both(arrays: list[Any], cotangent: Any) -> Any:
+            def bags(arrays: list[Any]) -> tuple[Any, Any]:
+                given = arrays[1] if weights is not None else None
+                out, *others = lower(arrays[0], *rest, given, last, padding)
+                return out, others
+
+            out, pull, others = jax.vjp(bags, arrays, has_aux=True)
+            return out, others, pull(cotangent)[0]
+
+        out, others, grads = both([to_jax(t) for t in leaves], to_jax(cotangent))
+    np.testing.assert_allclose(out, want[0].detach(), rtol=1e-6, atol=1e-6)
+    assert others[0].shape == want[1].shape, "torch leaves out what its fast path has no use for"
+    for got, expected in zip(others, want[1:], strict=True):
+        if expected.numel():
+            np.testing.assert_array_equal(got, expected)
+    for got, expected in zip(grads, want_grads, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+@cases("size", [0, 3, 20])
+def test_nonzero_of_a_stated_size(size: int) -> None:
+    x = (INDEXED > 0.7)[0]
+    check("aten.nonzero_static.default", x, size=size)
+    check("aten.nonzero_static.default", x.int(), size=size, fill_value=7)
+    check("aten.nonzero_static.default", SCALAR, size=size)
+
+
+RUNS = torch.randn(6, 2, generator=G).round(decimals=1)
+RUNS[1] = RUNS[2] = RUNS[0]  # equals share a gradient
+LENGTHS = torch.tensor([3, 0, 2, 1])
+REDUCES = ("max", "min", "sum", "mean", "prod")
+
+
+@pytest.mark.parametrize(
+    ("reduce", "initial"),
+    [
+        *((reduce, None) for reduce in REDUCES),
+        *(
+            pytest.param(reduce, 0.5, marks=[] if reduce in ("max", "sum") else pytest.mark.slow)
+            for reduce in REDUCES
+        ),
+    ],
+)
+def test_segment_reduce(reduce: str, initial: float | None) -> None:
+    x = RUNS.clone()
+    x[3, 0] = float("nan") if reduce in ("max", "min") else 0.0
+    name, rest = "aten.segment_reduce.default", {"unsafe": False, "initial": initial}
+    check(name, x, reduce, lengths=LENGTHS, axis=0, **rest)
+    check(name, x, reduce, offsets=torch.tensor([0, 3, 3, 5, 6]), axis=0, **rest)
+    lengths = torch.tensor([[2, 0], [1, 1], [0, 2], [2, 0], [1, 1], [2, 0]])
+    check(name, x, reduce, lengths=lengths, axis=1, **rest)
+
+
+@cases("dim", [None, 1])
+def test_repeat_interleave(dim: int | None) -> None:
+    repeats = torch.tensor([2, 3]) if dim else torch.arange(12)
+    size = int(repeats.sum())
+    check("aten.repeat_interleave.self_Tensor", RUNS, repeats, dim, output_size=size)
+    check("aten.repeat_interleave.Tensor", repeats, output_size=size)

@@ -1,4 +1,4 @@
-"""Products take the whole of float32 on every platform, as StableHLO shows without having one."""
+"""Products are whole and random numbers equal on every platform, as StableHLO shows without one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import pytest
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels import products
 from emulator.kernels.rules import PLAIN, chosen_by
+from emulator.op_facts.names import NEXT_SEED
 from emulator.ops._gemm import contract
+from emulator.ops.random import normal, uniform, uniform_bits
 from emulator.ops.registry import load_ops
 from emulator.plans.executable_cache import xla_options
 from emulator.plans.steps import all_steps
-from emulator.trace_settings import full_products
+from emulator.trace_settings import full_products, wide_types
 from pef_schema.program import DType
 from samba.tracer.errors import TraceError
 from tests.emulator.platforms.products import (
@@ -27,6 +29,7 @@ from tests.emulator.platforms.products import (
     in_stablehlo,
     inexact,
     of_jaxpr,
+    operations,
 )
 from tests.models.test_zoo import build, load, made
 from tests.models.zoo import ZOO
@@ -34,9 +37,8 @@ from tests.opinfo.call import Call
 from tests.opinfo.catalog import load_entries
 from tests.opinfo.check import UNSUPPORTED
 from tests.opinfo.compiled import Compiled
-from tests.opinfo.exceptions import function_of
+from tests.opinfo.exceptions import OUT_OF_SCOPE, function_of, in_scope
 from tests.opinfo.samples import choose, list_samples
-from tests.opinfo.scope import OUT_OF_SCOPE, in_scope
 
 SAID = "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
 OF_THE_CPU = ("lapack", "onednn", "eigen", "ynn", "xnn", "cpu")
@@ -194,3 +196,39 @@ def test_products_of_all_operators() -> None:
             assert_none_of_the_cpus(lowered)
     assert lowered_entries > 450
     assert with_products > 60
+
+
+SEED = jax.ShapeDtypeStruct((2,), np.uint32)
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "bits": lambda seed: uniform_bits(seed, 3, (4, 5)),
+    "uniform": lambda seed: uniform(seed, 3, (4, 5)),
+    "uniform64": lambda seed: uniform(seed, 3, (4, 5), np.float64),
+    "normal": lambda seed: normal(seed, 3, (4, 5)),
+    "dropout": lambda seed: load_ops()["aten.dropout.default"].lower(
+        jnp.ones((4, 5)), 0.5, True, seed=seed, stream=2
+    ),
+    "next": lambda seed: load_ops()[NEXT_SEED].lower(seed),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_same_operations_on_every_platform(name: str) -> None:
+    with wide_types():
+        traced = jax.jit(DRAWS[name]).trace(SEED)
+        ways = [traced.lower(lowering_platforms=(p,)) for p in ("cpu", "cuda")]
+    assert ways[0].as_text() == ways[1].as_text()
+    assert not custom_calls(ways[1])
+    assert not [o.name for o in operations(ways[1]) if "rng" in o.name]
+
+
+def test_bits_are_made_of_whole_numbers_alone() -> None:
+    """What rounds could round otherwise elsewhere."""
+    traced = jax.jit(DRAWS["bits"]).trace(SEED)
+    found = operations(traced.lower(lowering_platforms=("cuda",)))
+    types = {
+        str(result.type.element_type)
+        for operation in found
+        if operation.name.startswith("stablehlo.")
+        for result in operation.results
+    }
+    assert types == {"ui32"}

@@ -1,6 +1,6 @@
 """Damaged files by name: a kind and a number give the same bytes wherever they are made.
 
-``python -m tests.pef_schema.fuzz rows:17`` reads one, and ``--write FILE`` keeps it.
+``python -m tests.fuzz reading rows:17`` reads one, and ``--write FILE`` keeps it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from tests.pef_schema.forge import data_of, metadata_of, pack_data, rows_of, sea
 from tests.pef_schema.fuzz.mutate_bytes import BYTE_MUTATIONS
 from tests.pef_schema.fuzz.mutate_rows import ROW_MUTATIONS
 from tests.pef_schema.fuzz.mutate_sound import SOUND_MUTATIONS, repair
-from tests.pef_schema.fuzz.seeds import Seed, load_seeds
-from tests.pef_schema.fuzz.tree import Tree
+from tests.pef_schema.fuzz.seeds import Seed, Tree, load_seeds
 from tests.pef_schema.strategies import programs
 
 _COUNTS = (1, 1, 1, 1, 2, 2, 3, 5)

@@ -12,7 +12,7 @@ from pef_schema._generated.pef import SCHEMA
 from pef_schema.program import DType
 from pef_schema.rows import ArgTag
 from pef_schema.tables import Field, Kind
-from tests.pef_schema.fuzz.tree import ENUM_OF, Tree, members
+from tests.pef_schema.fuzz.seeds import ENUM_OF, Tree, members
 
 RowMutation = Callable[[random.Random, Tree], None]
 """Changes one place of a tree."""

@@ -12,7 +12,7 @@ from typing import Any
 from pef_schema.program import Role, SectionKind
 from pef_schema.rows import ArgTag
 from tests.pef_schema.fuzz.mutate_rows import RowMutation, number, token
-from tests.pef_schema.fuzz.tree import Tree, members
+from tests.pef_schema.fuzz.seeds import Tree, members
 
 _SIZES = (0, 1, 1, 2, 3, 4, 5, 7, 16, 33, 1000, 2**16, 2**31, 2**47, 2**48)
 _OPTIONS = (

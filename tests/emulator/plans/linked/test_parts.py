@@ -9,12 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, strategies as st
 
+import samba
+from emulator.device import Device
+from emulator.errors import LostMemory, PlanError
 from emulator.plans.calls import SLOW
+from emulator.plans.linked import compiling, parts
 from emulator.plans.linked.compiling import Linked, link
+from emulator.plans.linked.layers import Run, runs_of
 from emulator.plans.linked.parts import parts_of
+from emulator.plans.steps import all_steps
+from pef_schema.program import Program
+from samba.compiler.build import build_program
+from samba.compiler.sections import CompileOptions
+from tests.emulator.plans.test_sharing import Tower, device_of
 from tests.emulator.platforms.test_start import run as run_script
 from tests.processes import host_devices
+from tests.tracing import trace
 
 WIDTH = 4
 WHERE = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
@@ -197,3 +210,108 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
         JAX_PLATFORMS="cpu",
     )
     assert out == "True {1}\n"
+
+
+BLOCKS = 12
+
+
+@pytest.fixture(scope="module")
+def model() -> Tower:
+    torch.manual_seed(0)
+    return Tower(BLOCKS).double()
+
+
+@pytest.fixture(scope="module")
+def program(model: Tower) -> Program:
+    optimizer = samba.optim.AdamW(model.parameters(), lr=0.01)
+    traced = trace(model, (torch.ones(2, 8, dtype=torch.float64),))
+    return build_program(traced, [optimizer], CompileOptions(name="tower", optim_level="o3"))
+
+
+def kept(device: Device) -> list[np.ndarray | None]:
+    return [None if b is None else np.asarray(b) for b in device.pool.buffers]
+
+
+def test_steps_leave_what_steps_of_the_whole_leave(model: Tower, program: Program) -> None:
+    divided, whole = device_of(program, model), device_of(program, model)
+    steps = all_steps(program)
+    plan = whole.plan(steps)
+    assert whole.is_compiled(steps) and not whole.is_compiled(steps, whole=True)
+    one = whole.plan(steps, whole=True)
+    assert whole.plan(steps) is one and whole.is_compiled(steps, whole=True)
+    assert len(one.executables) == 1 < len(plan.executables) < BLOCKS
+    assert (plan.reads, plan.writes, plan.drops) == (one.reads, one.writes, one.drops)
+    assert plan.memory is not None and one.memory is not None
+    assert (plan.memory.argument, plan.memory.alias) == (one.memory.argument, one.memory.alias)
+    assert 0 < plan.memory.temp < 4 * one.memory.temp
+    for _ in range(3):
+        divided.run(plan)
+        whole.run(one)
+    for ours, theirs in zip(kept(divided), kept(whole), strict=True):
+        if theirs is None:
+            assert ours is None
+        else:
+            assert ours is not None
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("good", "error"), [(0, PlanError), (-1, LostMemory)])
+def test_a_part_that_fails_tells_what_was_consumed_before(
+    model: Tower,
+    program: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    good: int,
+    error: type[Exception],
+) -> None:
+    real, calls = compiling.direct_call, []
+    monkeypatch.setattr(compiling, "direct_call", lambda c: calls.append(c) or real(c))
+    device_of(program, model).plan(all_steps(program))
+    fails = range(len(calls))[good]
+    calls.clear()
+
+    def failing(compiled: object) -> Callable[..., object]:
+        calls.append(compiled)
+        return fail if len(calls) == fails + 1 else real(compiled)
+
+    def fail(*arrays: object) -> object:
+        raise RuntimeError("INTERNAL: no")
+
+    monkeypatch.setattr(compiling, "direct_call", failing)
+    device = device_of(program, model)
+    with pytest.raises(error):
+        device.run(device.plan(all_steps(program)))
+
+
+def test_few_layers_stay_whole(
+    model: Tower, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "LEAST_SPARED", 10**6)
+    assert len(device_of(program, model).plan(all_steps(program)).executables) == 1
+
+
+@given(
+    before=st.lists(st.integers(100, 120), max_size=6),
+    layer=st.lists(st.integers(0, 50), min_size=1, max_size=9, unique=True),
+    count=st.integers(2, 12),
+    behind=st.lists(st.integers(200, 220), max_size=6),
+)
+def test_a_run_is_found_between_others(
+    before: list[int], layer: list[int], count: int, behind: list[int]
+) -> None:
+    forms = [*before, *layer * count, *behind]
+    found = runs_of(forms, [1] * len(forms), least=len(layer) * (count - 1))
+    covered = len(layer) * count
+    assert Run(start=len(before), period=len(layer), covered=covered) in found
+
+
+def test_runs_do_not_overlap_and_light_ones_are_left_out() -> None:
+    forms = [*"ab" * 5, "-", *"xyz" * 3]
+    weights = [1] * 11 + [0] * 9
+    assert runs_of(forms, weights, least=1) == [Run(start=0, period=2, covered=10)]
+    both = runs_of(forms, [1] * 20, least=1)
+    assert [(r.start, r.period, r.covered) for r in both] == [(0, 2, 10), (11, 3, 9)]
+
+
+@pytest.mark.parametrize("forms", ["", "a", "ab", "abcdef"])
+def test_what_does_not_repeat_has_no_run(forms: str) -> None:
+    assert runs_of(forms, [1] * len(forms), least=1) == []

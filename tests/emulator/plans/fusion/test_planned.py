@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import example, given, settings, strategies as st
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
@@ -15,6 +16,8 @@ from jax.sharding import SingleDeviceSharding
 from bench.fusion import computed
 from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.fusion import planned, trace_planned
+
+pytestmark = pytest.mark.usefixtures("fusion_emitters")
 
 SIZE = 16
 X = np.random.default_rng(0).uniform(0.5, 1.5, (SIZE, SIZE)).astype(np.float32)

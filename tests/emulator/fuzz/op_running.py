@@ -1,14 +1,10 @@
-"""Runs cases one after the other, in a process that may die of them."""
+"""Running one drawn call of an operation on the device, and comparing its form with torch's."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import sys
 import warnings
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +18,12 @@ from emulator.plans.traced import OversizedResult, check_traced_sizes
 from pef_schema.errors import SambaError
 from tests.emulator.fuzz.op_cases import Case, draw, torch_overload
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, to_jax
+from tests.fuzz.outcome import Outcome
 from tests.processes import peak_bytes
 
 LARGEST_RESULT = 2**27
 """Bytes of results above which a case is not run: they are what was asked for, not a defect."""
-ROOM = 4 * 2**30
+SPARE = 4 * 2**30
 """Address space that a case may take beyond what the process has when it begins."""
 MEMORY_FLOOR = 2**30
 """Memory that a case may take whatever its size: XLA's own while it compiles."""
@@ -44,61 +41,51 @@ class _TooLarge(Exception):
     """A case asks for more than it is worth running."""
 
 
-def serve(lines: TextIO, answers: TextIO) -> None:
-    """Answer each line ``op seed`` with the phases and the outcome of that case.
-
-    Args:
-        lines: Where the cases come from; the end of it ends the work.
-        answers: One JSON object a line: ``{"phase": …}`` when one begins, and last the outcome.
-    """
+def prepare() -> None:
+    """Compile a program before memory is counted."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    _say(answers, {"phase": "ready"})
     jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
-    _limit_room()
-    for line in lines:
-        op, seed = line.split()
-        _say(answers, _outcome(draw(op, int(seed)), answers))
 
 
-def _say(answers: TextIO, message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message) + "\n")
-    answers.flush()
+def attempt(name: str, _: bytes) -> Outcome:
+    """Run a case on the device, then by torch, which may die of it; that is no find.
 
+    Args:
+        name: ``OP:SEED``.
 
-def _limit_room() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + ROOM
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _outcome(case: Case, answers: TextIO) -> dict[str, Any]:
+    Returns:
+        The outcome. Finds are an end of the process, a hang, far more memory than the data, and
+        another shape or dtype than torch's; other values and foreign errors are counted.
+    """
+    op, _, seed = name.rpartition(":")
+    case = draw(op, int(seed))
     _reset_peak()
     before = peak_bytes()
-    _say(answers, {"phase": "device"})
     found: list[np.ndarray] | None = None
-    result: dict[str, Any] = {"outcome": "ran"}
+    label, text = "ran", ""
     try:
         found = _on_device(case)
     except _TooLarge as large:
-        return {"outcome": "too large", "detail": str(large)}
+        return Outcome(label="too large", text=str(large))
     except SambaError as error:
-        result = {"outcome": "refused", "kind": type(error).__name__, "detail": str(error)}
+        label, text = "refused", f"{type(error).__name__}: {error}"
     except Exception as error:  # what comes is counted, by its type
-        result = {"outcome": "foreign", "kind": type(error).__name__, "detail": str(error)[:300]}
+        label, text = f"foreign {type(error).__name__}", str(error)[:300]
     taken = peak_bytes() - before
     own = sum(x.nbytes for x in found or ()) + sum(t.nbytes for t in _tensors(case))
     if taken > 3 * own + MEMORY_FLOOR:
-        return {"outcome": "memory", "detail": f"{taken >> 20} MiB beside {own} bytes of data"}
-    _say(answers, {"phase": "torch"})
+        said = f"{taken >> 20} MiB beside {own} bytes of data"
+        return Outcome(label="memory", find=True, place=op, text=said)
     wanted = _in_torch(case)
-    result["torch"] = wanted is not None
+    if wanted is not None and label.startswith("foreign"):
+        label += ", torch accepts"
     if wanted is not None and found is not None and case.op not in _UNCHECKED:
         difference = _difference(case, found, wanted)
         if difference:
-            result.update(outcome=difference[0], detail=difference[1])
-    return result
+            label, text = difference
+            return Outcome(label=label, find=label in ("shape", "dtype"), place=op, text=text)
+    return Outcome(label=label, text=text)
 
 
 def _reset_peak() -> None:
@@ -235,14 +222,3 @@ def _difference(
             at = tuple(int(a) for a in np.argwhere(~close)[0])
             return "value", f"result {i} at {list(at)}: {g[at]}, torch has {value[at]}"
     return None
-
-
-def main() -> None:
-    """Serve on the standard streams; what a library prints goes to the error stream."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    serve(sys.stdin, answers)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,11 +12,13 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from bench import counts, fusion
-from bench.fusion import computed
+from bench.fusion import Computed, computed
 from bench.models import SMALL
 from emulator.plans import fusion as planning
 from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.fusion import trace_planned
+
+pytestmark = pytest.mark.usefixtures("fusion_emitters")
 
 FAST = ("res_ffn", "gpt", "mixer", "post_norm_dropout", "mlp_dropout", "steps")
 """One of each kind; the rest takes longer to compile."""
@@ -61,11 +64,18 @@ def test_a_planted_duplicate_is_seen():
     assert most(traced.lower()) == 3
 
 
+def _computed(function: Callable[..., Any], *args: jax.Array) -> Computed:
+    """What XLA makes of a function with its fusion emitters."""
+    cpu = jax.devices("cpu")[0]
+    compiled = jax.jit(function).lower(*args).compile(xla_options.xla_options(cpu))
+    return computed(compiled.as_text())
+
+
 def test_products_over_other_axes_are_other_values():
     def products(x: jax.Array) -> tuple[jax.Array, ...]:
         return x @ x, x.T @ x, x @ x.T, x.T @ x.T
 
-    made = computed(jax.jit(products).lower(jnp.ones((16, 16))).compile().as_text())
+    made = _computed(products, jnp.ones((16, 16)))
     assert made.most == 1
 
 
@@ -73,7 +83,7 @@ def test_reductions_of_one_value_are_other_values():
     def reduced(x: jax.Array) -> tuple[jax.Array, ...]:
         return x.sum(), x.max(), x.min(), x.prod()
 
-    made = computed(jax.jit(reduced).lower(jnp.ones((16, 16))).compile().as_text())
+    made = _computed(reduced, jnp.ones((16, 16)))
     assert made.most == 1
 
 
@@ -83,7 +93,7 @@ def test_large_constants_are_other_values():
     def looked_up(x: jax.Array) -> tuple[jax.Array, ...]:
         return tuple(jnp.tanh(x * table) for table in tables)
 
-    made = computed(jax.jit(looked_up).lower(jnp.ones((64, 64))).compile().as_text())
+    made = _computed(looked_up, jnp.ones((64, 64)))
     assert made.most == 1
 
 
@@ -91,7 +101,7 @@ def test_loops_count_once():
     def loop(x: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, 9, lambda _, h: jnp.tanh(h) * 0.5, x)
 
-    made = computed(jax.jit(loop).lower(jnp.ones(8)).compile().as_text())
+    made = _computed(loop, jnp.ones(8))
     assert made.most == 1 and 3 <= made.operations <= 6
 
 
