@@ -6,3 +6,4 @@ from samba.support.file_commands import is_file_command
 if not is_file_command():
     from samba.surface import *  # noqa: F403  # what `samba.surface.__all__` lists
     from samba.surface import __all__ as __all__
+    from samba.version import __version__ as __version__

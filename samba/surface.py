@@ -55,7 +55,7 @@ def is_internal() -> bool:
     return False
 
 
-__all__ = [
+_OWN = [
     "SambaError",
     "SambaParameter",
     "SambaSession",
@@ -87,5 +87,6 @@ __all__ = [
     "trace_multigraph",
     "utils",
 ]
-__all__ += random.__all__
-__all__ += functional.__all__
+
+# Type checkers cannot read the lists of two modules, and take all that is imported.
+__all__ = [name for name in (*_OWN, *random.__all__, *functional.__all__)]  # noqa: C416  # pyright: ignore[reportUnsupportedDunderAll]

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -349,7 +349,8 @@ def _promotion(node: Node, packet: str) -> torch.dtype | None:
     if packet in _KEEPS_TYPES or not (promotes_scalars or torch.Tag.pointwise in tags):
         return None
     operands: list[Any] = []
-    for arg in node.args[_OPERANDS.get(packet, slice(None))]:
+    arguments = cast("tuple[Any, ...]", node.args)
+    for arg in arguments[_OPERANDS.get(packet, slice(None))]:
         if isinstance(arg, Node):
             operands.append(arg.meta["val"])
         elif promotes_scalars and isinstance(arg, (bool, int, float, complex)):

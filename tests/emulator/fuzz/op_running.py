@@ -58,7 +58,7 @@ def attempt(name: str, _: bytes) -> Outcome:
         The outcome. Finds are an end of the process, a hang, far more memory than the data, and
         another shape or dtype than torch's; other values and foreign errors are counted.
     """
-    op, _, seed = name.rpartition(":")
+    op, seed = name.rsplit(":", 1)
     case = draw(op, int(seed))
     _reset_peak()
     before = peak_bytes()

@@ -186,7 +186,7 @@ def cases(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Callable
 
         whole: Any = inspect.signature(function)
         left = [p for name, p in whole.parameters.items() if name not in keys]
-        test.__signature__ = whole.replace(parameters=left)  # pyright: ignore[reportFunctionMemberAccess]  # what pytest reads
+        test.__signature__ = whole.replace(parameters=left)  # what pytest reads
         test.__name__, test.__doc__ = function.__name__, function.__doc__
         test.__module__ = function.__module__
         return test

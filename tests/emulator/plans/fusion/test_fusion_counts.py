@@ -67,7 +67,7 @@ def test_a_planted_duplicate_is_seen():
 def _computed(function: Callable[..., Any], *args: jax.Array) -> Computed:
     """What XLA makes of a function with its fusion emitters."""
     cpu = jax.devices("cpu")[0]
-    compiled = jax.jit(function).lower(*args).compile(xla_options.xla_options(cpu))
+    compiled = jax.jit(function).lower(*args).compile(xla_options(cpu))
     return computed(compiled.as_text())
 
 
