@@ -18,7 +18,6 @@ from tests.processes import Hung, came, ended, finished, joined, line_of, said
 TESTS = Path(__file__).parent
 SLEEPS = [sys.executable, "-uc", "import time; print('begun'); time.sleep(60)"]
 ENDLESS = {
-    "fuzz/__main__.py": 1,  # run by hand, for hours
     "fuzz/pool.py": 1,  # threads that watch over their cases themselves
 }
 """How many waits without a limit a file may have."""

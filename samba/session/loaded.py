@@ -21,6 +21,7 @@ from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feeder, slots_of_all
 from samba.session.given_values import fitting
+from samba.session.graphs import GraphPart
 from samba.session.host_tensors import (
     HostState,
     HostTensor,
@@ -34,7 +35,6 @@ from samba.session.index_checks import checks_by_region, find_index_checks, warn
 from samba.session.joining import joining
 from samba.session.known_buffers import KnownBuffers
 from samba.session.layout_feeding import feeder_of
-from samba.session.multigraph.graphs import GraphPart
 from samba.session.running import Runner
 from samba.session.spilling import spill_weights
 from samba.session.turns import Turns

@@ -31,9 +31,9 @@ from samba.session.check_pef import (
     tell_rates,
     without_gradient_arguments,
 )
+from samba.session.graphs import GraphPart, GraphTrace
 from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
-from samba.session.multigraph.graphs import GraphPart, GraphTrace
 from samba.session.outputs import output_handles
 from samba.session.program_slot import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config

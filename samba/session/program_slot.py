@@ -15,8 +15,8 @@ from pef_schema.program import Program
 from samba.errors import NotLoaded
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
+from samba.session.graphs import Traces
 from samba.session.metrics import MetricsBook
-from samba.session.multigraph.graphs import Traces
 from samba.session.onnx_model import OnnxModels
 from samba.support import tracing
 from samba.tensor.device_memory import hide_memory, show_memory

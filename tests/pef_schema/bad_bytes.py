@@ -21,7 +21,7 @@ from pef_schema import (
     encode,
 )
 from pef_schema.envelope import HEADER_SIZE, MAGIC
-from tests.pef_schema.cases import add_case, set_field
+from tests.pef_schema.cases import CASES as CASES, add_case, set_field
 from tests.pef_schema.forge import Map, data_of, encode_rows, later_metadata, metadata_of, seal
 from tests.pef_schema.heavy import HEAVY
 from tests.pef_schema.samples import inference, training

@@ -40,7 +40,7 @@ _ALLOWED = {
     "typing",
 }
 _FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "getattr", "globals", "open"}
-_GETATTR_ALLOWED = {"write_buffer.py"}
+_GETATTR_ALLOWED = {"write.py"}
 
 
 def _imports(tree: ast.AST) -> set[str]:

@@ -118,7 +118,9 @@ def test_some_edges_of_16_bits() -> None:
 
 
 def test_edges_of_an_exponent_of_float64() -> None:
-    sweep(CALLS["aten.frexp.Tensor"], torch.float64).close(at_least=1)
+    tally = sweep(CALLS["aten.frexp.Tensor"], torch.float64)
+    tally.close(at_least=0)  # subnormal numbers may count as zeros, which has a name
+    assert tally.counts.total() == 1
 
 
 def test_a_wrong_number_is_not_one_that_torch_rounds_between(

@@ -13,10 +13,7 @@ from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
 from samba.session.compiling import compile_graphs
-from samba.session.host_tensors import host_tensors
-from samba.session.layout_feeding import with_layouts_and_views
-from samba.session.multigraph.cut import parts_of
-from samba.session.multigraph.graphs import (
+from samba.session.graphs import (
     GraphPart,
     GraphTrace,
     Traces,
@@ -24,6 +21,9 @@ from samba.session.multigraph.graphs import (
     in_types_of_inputs,
     refuse_tied,
 )
+from samba.session.host_tensors import host_tensors
+from samba.session.layout_feeding import with_layouts_and_views
+from samba.session.multigraph.cut import parts_of
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
 from samba.support.deviations import Deviations, some_of

@@ -13,8 +13,8 @@ from pef_schema.program import Arg, Node, Ref, Role, Value
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
+from samba.session.graphs import GraphPart, Key, Traces, conflicts
 from samba.session.known_buffers import refuse_changed_elsewhere
-from samba.session.multigraph.graphs import GraphPart, Key, Traces, conflicts
 from samba.tracer.inputs import NamedInput
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput

@@ -16,6 +16,7 @@ from pef_schema.errors import PefError
 from samba.errors import SambaError
 from samba.session.check_pef import AutocastMismatch, NamesMismatch
 from tests.api.covers import covers
+from tests.pef_schema.bad_bytes import CASES
 from tests.samba.refusals import compile_into, line_of, refused
 from tests.samba.worlds import (
     DROPOUT,
@@ -30,7 +31,6 @@ from tests.samba.worlds import (
 )
 
 here = functools.partial(line_of, __file__)
-BAD_FILES = Path(__file__).parents[2] / "bad"
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_files_that_are_no_pef(running, tmp_path, monkeypatch):
     contents = {
         "truncated.pef": data[: len(data) // 2],
         "damaged.pef": data[:200] + bytes([data[200] ^ 1]) + data[201:],
-        "newer.pef": (BAD_FILES / "future_major.pef").read_bytes(),
-        "hardware.pef": (BAD_FILES / "hardware.pef").read_bytes(),
+        "newer.pef": CASES["future_major"].make(),
+        "hardware.pef": CASES["hardware"].make(),
         "model.pt": b"PK\x03\x04" + b"x" * 100,
         "empty.pef": b"",
     }

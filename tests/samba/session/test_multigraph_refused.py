@@ -15,7 +15,7 @@ from pef_schema import read_pef, write_pef
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph, SambaGraph
 from samba.session.check_pef import GraphMismatch
-from samba.session.multigraph.graphs import GraphConflict, TiedWeights
+from samba.session.graphs import GraphConflict, TiedWeights
 from tests.api.covers import covers
 from tests.pef_schema.samples import nothing
 from tests.samba.graphs import Two, compiled, pair, two
@@ -260,7 +260,9 @@ def test_a_check_is_in_the_graph_that_has_what_it_looks_at(tmp_path: Path) -> No
 def test_a_check_on_both_sides_of_a_cut_is_refused(tmp_path: Path) -> None:
     cut(Checked(both=True))
     line = Checked.forward.__code__.co_firstlineno + 7
-    with pytest.raises(ArgumentError, match=rf"multigraph_checks.py:{line} that depends on x, too"):
+    with pytest.raises(
+        ArgumentError, match=rf"test_multigraph_refused.py:{line} that depends on x, too"
+    ):
         compiled(tmp_path)
 
 
