@@ -109,5 +109,6 @@ def convolutions() -> Iterator[Convolution]:
                 kernel=(kernel,) * n,
                 stride=(stride,) * n,
                 dilation=(dilation,) * n,
+                low=(padding(kernel, stride, dilation),) * n,
                 tiled=tiled and part is Part.INPUT_GRADIENT,
             )

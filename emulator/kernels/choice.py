@@ -28,12 +28,14 @@ class Candidate(Generic[P]):
         applies: Whether it can compute a problem, well enough to be worth a measurement.
         run: Computes it.
         onednn: What it asks oneDNN for; None if nothing.
+        native: Whether it is one of the native kernels, which are taken wherever they apply.
     """
 
     name: str
     applies: Callable[[P], bool]
     run: Callable[..., Any]
     onednn: Call | None = None
+    native: bool = False
 
 
 def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate[P]]:
@@ -52,6 +54,7 @@ def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate
         c
         for c in candidates
         if c.applies(problem)
+        and (asked or not c.native)
         and (c.onednn is None or (asked and onednn_is_good(c.onednn, problem.dtype)))
     ]
 
@@ -68,4 +71,7 @@ def choose(problem: P, candidates: Sequence[Candidate[P]]) -> Candidate[P]:
         One that applies.
     """
     found = {c.name: c for c in applicable(problem, candidates)}
+    native = next((c for c in found.values() if c.native), None)
+    if native is not None:
+        return native
     return found[present_rule().choose(problem, list(found))]

@@ -18,6 +18,7 @@ from emulator.kernels.problems import Convolution, Part
 from emulator.kernels.proof import Call, has_generated_kernels
 from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
+from emulator.native import convolution as native
 
 __all__ = ["CANDIDATES", "convolve", "input_gradient", "runs_channels_last", "weight_gradient"]
 
@@ -33,6 +34,8 @@ _STACKED = 16 << 20
 """Elements up to which windows are laid side by side; XLA packs larger ones piece by piece."""
 _LANES = 16
 """Channels of a depthwise convolution that oneDNN's kernel takes at a time."""
+_LEAST_FOR_NATIVE = 200_000
+"""Operations from which a convolution is worth the microseconds of a native call."""
 _MOST_PHASES = 16
 """Strides of more phases are left to XLA: the code grows with them."""
 
@@ -129,8 +132,13 @@ def _named(
     run: Callable[..., jax.Array],
     *,
     onednn: Call | None = None,
+    native: bool = False,
 ) -> Candidate[Convolution]:
-    return Candidate(name=name, applies=applies, run=run, onednn=onednn)
+    return Candidate(name=name, applies=applies, run=run, onednn=onednn, native=native)
+
+
+def _native(p: Convolution) -> bool:
+    return p.operations >= _LEAST_FOR_NATIVE and native.has_kernel(p)
 
 
 CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
@@ -139,6 +147,7 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
         _named("scaled taps", _depthwise, by_xla.convolve_depthwise),
         _named("xla", _always, by_xla.convolve),
         _named("onednn", _onednn, by_onednn.convolve_onednn, onednn=Call.CONVOLUTION),
+        _named("native", _native, native.convolve, native=True),
     ),
     Part.INPUT_GRADIENT: (
         _named("tiles", lambda p: p.tiled, input_gradient_of_tiles),
@@ -152,6 +161,7 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
             by_onednn.input_gradient_by_phases,
             onednn=Call.CONVOLUTION,
         ),
+        _named("native", _native, native.input_gradient, native=True),
     ),
     Part.WEIGHT_GRADIENT: (
         _named("tap sums", _depthwise, weight_gradient_by_tap_sums),
@@ -159,6 +169,7 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
         _named("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
         _named("gemm", _by_windows, by_xla.weight_gradient_by_gemm),
         _named("onednn taps", _onednn_taps, by_onednn.weight_gradient_by_taps, onednn=Call.PRODUCT),
+        _named("native", _native, native.weight_gradient, native=True),
     ),
 }
 """Candidates of each part. The first that applies is the plain one."""
@@ -215,6 +226,7 @@ def _problem(
         kernel=window.kernel,
         stride=window.stride,
         dilation=window.dilation,
+        low=window.low,
         tiled=part is Part.INPUT_GRADIENT and groups == 1 and are_tiles(window, size),
     )
 

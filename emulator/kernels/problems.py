@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Convolution", "Part", "Problem", "Product"]
+__all__ = ["Convolution", "Part", "Problem", "Product", "last_padding"]
 
 
 class Problem(Protocol):
@@ -72,6 +72,30 @@ class Product:
         return 2 * self.batch * self.m * self.k * self.n
 
 
+def last_padding(
+    out: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    kernel: tuple[int, ...],
+    low: tuple[int, ...],
+    size: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Padding after the data that windows read, per spatial axis; none where they end before it.
+
+    Args:
+        out: Positions.
+        stride, dilation, kernel: Of the window.
+        low: Padding before the data.
+        size: Of the data.
+
+    Example:
+        >>> last_padding((4, 2), (1, 2), (1, 1), (3, 2), (1, 0), (4, 4))
+        (1, 0)
+    """
+    axes = zip(out, stride, dilation, kernel, low, size, strict=True)
+    return tuple(max(0, (o - 1) * s + d * (k - 1) + 1 - lo - n) for o, s, d, k, lo, n in axes)
+
+
 class Part(enum.Enum):
     """What of a convolution is computed."""
 
@@ -93,6 +117,7 @@ class Convolution:
         size: Of the data, per spatial axis.
         out: Of the result, per spatial axis.
         kernel, stride, dilation: Per spatial axis.
+        low: Padding before the data, per spatial axis.
         tiled: Of an input gradient of one group, whether windows lie side by side and cover the
             data.
     """
@@ -108,7 +133,20 @@ class Convolution:
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
+    low: tuple[int, ...]
     tiled: bool = False
+
+    @property
+    def high(self) -> tuple[int, ...]:
+        """Padding after the data that windows read, per spatial axis; none where they end before.
+
+        Example:
+            >>> Convolution(part=Part.FORWARD, dtype="float32", batch=1, channels=8, features=8,
+            ...     groups=1, size=(4, 4), out=(4, 2), kernel=(3, 2), stride=(1, 2),
+            ...     dilation=(1, 1), low=(1, 0)).high
+            (1, 0)
+        """
+        return last_padding(self.out, self.stride, self.dilation, self.kernel, self.low, self.size)
 
     @property
     def category(self) -> str:
@@ -117,7 +155,7 @@ class Convolution:
         Example:
             >>> Convolution(part=Part.FORWARD, dtype="float32", batch=1, channels=8, features=8,
             ...     groups=8, size=(4, 4), out=(2, 2), kernel=(3, 3), stride=(1, 1),
-            ...     dilation=(1, 1)).category
+            ...     dilation=(1, 1), low=(0, 0)).category
             'convolution 2d forward float32 3 depthwise'
         """
         words = [f"convolution {len(self.size)}d {self.part.value} {self.dtype}"]
@@ -147,7 +185,7 @@ class Convolution:
         Example:
             >>> Convolution(part=Part.FORWARD, dtype="float32", batch=0, channels=8, features=8,
             ...     groups=1, size=(4, 4), out=(2, 2), kernel=(3, 3), stride=(1, 1),
-            ...     dilation=(1, 1)).empty
+            ...     dilation=(1, 1), low=(0, 0)).empty
             True
         """
         lengths = (self.batch, self.channels, self.features)

@@ -55,6 +55,7 @@ def _drawn(rng: np.random.Generator) -> tuple[Convolution, Window] | None:
         kernel=kernel,
         stride=stride,
         dilation=dilation,
+        low=low,
     )
     return problem, window
 
@@ -68,8 +69,8 @@ def _value(compute: Callable[..., Any], *arrays: jax.Array) -> np.ndarray:
 def _check(
     p: Convolution, plain: Callable[..., Any], by_hand: Sequence[Any], *arrays: jax.Array
 ) -> int:
-    """Compare each candidate of oneDNN's for a part with the plain one; returns how many."""
-    candidates = [c for c in applicable(p, CANDIDATES[p.part]) if c.onednn is not None]
+    """Compare each candidate that calls oneDNN for a part with the plain one; returns how many."""
+    candidates = [c for c in applicable(p, CANDIDATES[p.part]) if c.onednn is not None or c.native]
     if not candidates:
         return 0
     wanted = _value(lambda a, b: plain(a, b, *by_hand), *arrays)

@@ -195,7 +195,7 @@ def test_convolutions_agree(drawn: tuple[Any, ...], nan: bool) -> None:
         problem = Convolution(
             part=part, dtype="float32", batch=2, channels=groups * c, features=groups * o,
             groups=groups, size=size, out=window.out, kernel=kernel, stride=stride,
-            dilation=dilation,
+            dilation=dilation, low=padding,
         )  # fmt: skip
         for candidate in applicable(problem, CANDIDATES[part]):
             run = jax.jit(lambda a, b, run=candidate.run, rest=rest: run(a, b, *rest))

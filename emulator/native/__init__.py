@@ -1,0 +1,5 @@
+"""Kernels of our own on top of oneDNN, which plans for one processor call through jax's FFI.
+
+``src/`` holds their sources. They are compiled when the package is installed from source.
+:mod:`emulator.native.library` loads them; where they are missing, XLA's own code computes the same.
+"""
