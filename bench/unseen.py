@@ -400,7 +400,7 @@ def dlrm(
 
 
 def gru(*, batch: int = 32, length: int = 64, features: int = 64, hidden: int = 192) -> Case:
-    """Two GRU layers over"""
+    """Two GRU layers over sequences, whose last output is classified."""
     return Case(
         name="gru",
         build=lambda: GRUClassifier(features, hidden, 2, 10),

@@ -109,7 +109,7 @@ def in_turns(rounds: int, samplers: Mapping[T, Callable[[], float]]) -> dict[T, 
     names = list(samplers)
     values: dict[T, list[float]] = {name: [] for name in names}
     for r in range(rounds if names else 0):
-        # Whoever comes first meets other caches than the rest: let all do so in turn.
+        # The first one finds other data in the caches than the rest, so each is the first in turn.
         first = r % len(names)
         for name in names[first:] + names[:first]:
             values[name].append(samplers[name]())

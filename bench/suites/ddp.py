@@ -140,7 +140,7 @@ ALONE_CASES = ("logreg-1", "lenet-32", "res_ffn", "gpt")
 """Small steps, where host time counts, and large ones, where memory does."""
 
 PROCESSES = 3
-"""Of each side: memory that happens to lie well makes a whole process faster."""
+"""Processes of each side: the place of its memory makes a whole process faster or slower."""
 
 
 def alone(settings: Settings, results: Results) -> None:

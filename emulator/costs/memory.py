@@ -108,7 +108,7 @@ def _read_at(traced: Trace, outside: set[int]) -> list[tuple[int, ...]]:
         for buffer in work.makes:
             if buffer not in outside and _is_within(work, readers.get(buffer, ())):
                 within[buffer] = tuple(reads)
-    # What nobody reads but for values that are computed within others is read with these.
+    # A buffer that is read only for values computed within other works is read by those works.
     for at, work in enumerate(works):
         if work.makes and all(b in within for b in work.makes):
             found[at] = ()

@@ -36,7 +36,7 @@ from pef_schema.program import (
     Value,
 )
 
-__all__ = ["Costs", "gradient_cost", "node_cost", "schedule_cost", "section_cost", "steps_cost"]
+__all__ = ["Costs", "gradient_cost", "node_cost", "schedule_cost", "section_cost"]
 
 _CHOOSES_ROWS_NAMES = """
 aten.embedding.default aten.embedding_bag.default aten.embedding_bag.padding_idx
@@ -230,16 +230,6 @@ def schedule_cost(program: Program, schedule: int) -> Cost:
         schedule: Index of its schedule.
     """
     return Costs(program).of_schedule(schedule)
-
-
-def steps_cost(program: Program, steps: Sequence[Step]) -> Cost:
-    """The cost of steps that run one after the other as one executable.
-
-    Args:
-        program: The program.
-        steps: Steps of its sections, in order.
-    """
-    return Costs(program).of_steps(steps)
 
 
 def _nbytes(value: Value) -> int:

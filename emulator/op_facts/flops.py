@@ -236,7 +236,7 @@ _RULES: Mapping[str, Callable[..., int]] = MappingProxyType(
 
 
 def has_other(op: str) -> bool:
-    """Whether somebody has said what an op takes besides products.
+    """Whether the facts of an op say what it computes besides products.
 
     Args:
         op: Its full name.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["default_name", "join_name", "name_modules", "root_name", "root_of"]
+__all__ = ["join_name", "name_modules", "root_name", "root_of"]
 
 _RECORD = "_samba_name"
 
@@ -49,11 +49,6 @@ def join_name(root: str, path: str) -> str:
         'logreg__lin_layer__weight'
     """
     return "__".join([root, *path.split(".")]) if path else root
-
-
-def default_name(tensor: object) -> str:
-    """Name of a tensor on the device that its user gave none."""
-    return f"sambatensor_{id(tensor)}"
 
 
 def name_modules(model: nn.Module, root: str) -> None:

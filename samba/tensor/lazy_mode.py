@@ -25,7 +25,6 @@ __all__ = [
     "LazyMode",
     "current_mode",
     "enter_forward",
-    "is_building",
     "lazily",
     "materializer_rng",
     "open_mode",
@@ -82,11 +81,6 @@ def open_mode() -> Iterator[None]:
         yield
     finally:
         _open.pop()
-
-
-def is_building() -> bool:
-    """Whether a context is open."""
-    return bool(_open)
 
 
 def lazily(cls: type[torch.Tensor], made: torch.Tensor) -> torch.Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from emulator.costs.steps import schedule_cost, section_cost, steps_cost
+from emulator.costs.steps import Costs, schedule_cost, section_cost
 from emulator.costs.touched import update_flops
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.program import (
@@ -110,12 +110,12 @@ def test_bytes_of_an_update():
 def test_zero_norm_and_reduce():
     program = updating(OptimizerKind.SGD)
     zero = Step(kind=SectionKind.ZEROGRAD, writes=(1,))
-    assert steps_cost(program, [zero]).bytes_written == 4 * SIZE
-    assert steps_cost(program, [zero]).flops == 0
+    assert Costs(program).of_steps([zero]).bytes_written == 4 * SIZE
+    assert Costs(program).of_steps([zero]).flops == 0
     norm = Step(kind=SectionKind.GRADNORM, optimizers=(0,), max_norm=1.0, reads=(1,), writes=(1, 5))
     assert update_flops(program, norm).other == 3 * SIZE
     reduce = Step(kind=SectionKind.REDUCE, reads=(1,), writes=(1,))
-    assert steps_cost(program, [reduce]).nbytes == 0
+    assert Costs(program).of_steps([reduce]).nbytes == 0
 
 
 def test_what_one_step_leaves_for_the_next_does_not_go_to_memory():

@@ -12,7 +12,7 @@ from torch import nn
 
 import samba
 from samba.errors import ConversionError
-from samba.support.naming import default_name, join_name
+from samba.support.naming import join_name
 from tests.api.covers import covers
 
 
@@ -313,5 +313,3 @@ def test_samba_parameter():
 def test_naming():
     assert join_name("net", "") == "net"
     assert join_name("net", "a.b") == "net__a__b"
-    tensor = samba.ones(1)
-    assert default_name(tensor) == f"sambatensor_{id(tensor)}"
