@@ -25,6 +25,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Wheels only, so that nothing runs while it is installed, and only those whose hashes are known.
 PIP := $(BIN)/python -m pip install --quiet --require-hashes --only-binary=:all:
+# The native kernels are compiled when the package is installed; where there is no compiler, by one
+# from the index.
+COMPILER := $(if $(shell command -v c++ g++ clang++),,compiler)
+NATIVE := $(wildcard setup.py emulator/native/src/*)
 QUIET := PYTHONWARNINGS=ignore:::setuptools.command.editable_wheel
 PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
@@ -43,7 +47,7 @@ setup: $(STAMP)
 # Before the index is asked, torch is taken from where find-links of pip's settings point, if it is
 # there: a build without CUDA spares gigabytes. Its hash is checked all the same.
 # What is asked for beside the rest is looked at even if the rest is there.
-$(STAMP): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS),again)
+$(STAMP): pyproject.toml constraints.txt tools/requirements.py $(NATIVE) $(if $(EXTRAS),again)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || $(PYTHON) -c '$(WILL_DO)' >/dev/null 2>&1 || \
@@ -56,7 +60,7 @@ $(STAMP): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS),ag
 	$(PIP) -r $(VENV)/pip.txt
 	$(BIN)/python tools/requirements.py --locked torch >$(VENV)/torch.txt
 	@$(PIP) --no-index --no-deps -r $(VENV)/torch.txt >/dev/null 2>&1 || true
-	$(BIN)/python tools/requirements.py dev $(EXTRAS) >$(VENV)/dev.txt
+	$(BIN)/python tools/requirements.py dev $(COMPILER) $(EXTRAS) >$(VENV)/dev.txt
 	$(PIP) -c constraints.txt -r $(VENV)/dev.txt
 	@$(QUIET) $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)

@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench {run,table,results,compare,gate,counts,selftest,tune}``.
+"""The command line: ``python -m bench {run,table,results,compare,gate,counts,selftest,kernels}``.
 
 Exit codes: 0 done and good, 1 something is slower or differs, 2 wrong usage or it could not run.
 """
@@ -16,7 +16,7 @@ from bench import archive, counts, page, report, selftest
 from bench.environment import check_one_processor
 from bench.errors import BenchError, UserGateUsage
 from bench.gate import GATED, GateSettings, decide, measure_in
-from bench.kernels.tune import about, merged, of_category, tune
+from bench.kernels.timing import kinds, measured, title
 from bench.measurement import load
 from bench.models import CASES, SMALL, TIMED
 from bench.output import check_outputs, write_json, write_text
@@ -26,10 +26,8 @@ from bench.section_times import are_section_times
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
 from bench.user_gate import add_user_gate, compare_times, gate_pef
-from emulator.kernels.rules import MEASURED, parse_rule, rule_named, rule_text
 from emulator.processor import processor
 from pef_schema import PefError, read_info
-from pef_schema.atomic import write_atomically
 from pef_schema.printable import say, say_text
 
 
@@ -66,14 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     exact = commands.add_parser("counts", help="compare exact counts with the kept ones")
     exact.add_argument("--update", action="store_true", help="keep the present ones")
     exact.set_defaults(action=_counts)
-    tuning = commands.add_parser("tune", help="time kernels; make this processor's rule")
-    tuning.add_argument("--out", type=Path, help="the rule's file, the package's own unless told")
-    tuning.add_argument("--rounds", type=_positive, default=5, help="turns of each candidate")
-    tuning.add_argument("--round-seconds", type=_seconds, default=0.02, help="length of a turn")
-    tuning.add_argument(
-        "--only", metavar="TEXT", help="kinds of problems that hold it; others stay as they are"
-    )
-    tuning.set_defaults(action=_tune)
+    kernels = commands.add_parser("kernels", help="time native kernels beside XLA's and torch's")
+    kernels.add_argument("--rounds", type=_positive, default=5, help="turns of each kernel")
+    kernels.add_argument("--round-seconds", type=_seconds, default=0.02, help="length of a turn")
+    kernels.add_argument("--only", metavar="TEXT", default="", help="problems that hold it")
+    kernels.add_argument("--most", type=_positive, help="so many problems, and no more")
+    kernels.set_defaults(action=_kernels)
     test = commands.add_parser("selftest", help="see whether the gate does its work")
     test.add_argument(
         "--plant",
@@ -247,20 +243,13 @@ def _counts(args: argparse.Namespace) -> int:
     return int(bool(different))
 
 
-def _tune(args: argparse.Namespace) -> int:
+def _kernels(args: argparse.Namespace) -> int:
     os.environ["EMULATOR_CACHE"] = "0"  # a thousand executables that nobody asks for again
-    rule = tune(
-        rounds=args.rounds,
-        seconds=args.round_seconds,
-        wanted=of_category(args.only or ""),
-        tell=lambda text: say_text(text, file=sys.stderr),
-    )
-    out: Path = args.out or MEASURED / f"{rule.name}.json"
-    if args.only:
-        text = out.read_text(encoding="utf-8") if out.exists() else None
-        rule = merged(parse_rule(rule.name, text) if text else rule_named(rule.name), rule)
-    write_atomically(str(out), [rule_text(rule, about()).encode()])
-    say_text(f"{out}: {sum(map(len, rule.points.values()))} problems")
+    say_text(f"{processor()}; GFLOP/s")
+    wanted = kinds(args.only)[: args.most]
+    for problem, times in measured(wanted, rounds=args.rounds, seconds=args.round_seconds):
+        rates = ", ".join(f"{n} {problem.operations / t / 1e9:.1f}" for n, t in times.items())
+        say_text(f"{title(problem)}: {rates}")
     return 0
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import samba
 from bench.case import Case
 from bench.peers import Prepared, ours
-from emulator.kernels.rules import PLAIN, chosen_by
+from emulator.native.library import without_native
 from emulator.plans import plan
 
 LIMIT = 1.25
@@ -88,7 +88,7 @@ def on_device(case: Case) -> Iterator[Prepared]:
     """
     samba.session.reset()
     try:
-        with chosen_by(PLAIN), contextlib.redirect_stdout(io.StringIO()):
+        with without_native(), contextlib.redirect_stdout(io.StringIO()):
             yield ours.ours(case, case.model())
     finally:
         samba.session.reset()

@@ -12,8 +12,8 @@ ROW = re.compile(r"^\| `([\w-]+)` \|(.*)\|$", re.M)
 TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./([^)]+)\)")
 
 OPERATIONAL = {
-    "emulator/kernels/agreement.py": 1,  # replicas take the plain kernels: the same within rounding
-    "emulator/kernels/proof.py": 2,  # oneDNN is left out: the numbers are XLA's
+    "emulator/kernels/agreement.py": 1,  # replicas take XLA's kernels: the same within rounding
+    "emulator/native/library.py": 1,  # native kernels are left out: the numbers are XLA's
     "emulator/plans/executable_cache.py": 1,  # executables cannot be kept: they are compiled again
     "emulator/start.py": 1,  # of processes: jax's own, but for loaders
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on

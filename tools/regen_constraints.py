@@ -32,7 +32,7 @@ HEADER = """\
 # Exact versions of everything `make setup` installs, with the SHA-256 of every file of them:
 # what has another is not installed. Lower bounds are in pyproject.toml; made by `make lock`.
 """
-_EXTRAS = ("dev", "lock", "cuda")
+_EXTRAS = ("dev", "lock", "cuda", "compiler")
 _ALSO = ("pip",)
 """What installs all else is not among the project's own requirements."""
 

@@ -1,1 +1,1 @@
-"""Times of kernels, from which the rules of :mod:`emulator.kernels.rules` are made."""
+"""Times of the native kernels beside XLA's and torch's: ``python -m bench kernels``."""

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 
 from emulator.kernels.problems import Convolution, Part, Product
+from emulator.kernels.windows import Window
 
 _ROWS = (1, 8, 32, 96, 256, 1024, 4096)
 _LAYERS = (
@@ -93,21 +94,15 @@ def convolutions() -> Iterator[Convolution]:
     shapes += [(1, *row[:5], 1, *row[5:]) for row in _SEQUENCES]
     shapes += [(3, *row[:6], 1, row[6]) for row in _VOLUMES]
     for n, batch, channels, size, features, kernel, stride, dilation, groups in shapes:
-        reach = dilation * (kernel - 1)
-        tiled = 1 < kernel == stride and size % kernel == 0 and groups == 1
-        out = (size + 2 * padding(kernel, stride, dilation) - reach - 1) // stride + 1
+        side = padding(kernel, stride, dilation)
+        window = Window(
+            kernel=(kernel,) * n,
+            stride=(stride,) * n,
+            dilation=(dilation,) * n,
+            low=(side,) * n,
+            high=(side,) * n,
+            out=((size + 2 * side - dilation * (kernel - 1) - 1) // stride + 1,) * n,
+        )
+        data, kernels = (batch, channels, *(size,) * n), (features, channels // groups)
         for part in Part:
-            yield Convolution(
-                part=part,
-                dtype="float32",
-                batch=batch,
-                channels=channels,
-                features=features,
-                groups=groups,
-                size=(size,) * n,
-                out=(out,) * n,
-                kernel=(kernel,) * n,
-                stride=(stride,) * n,
-                dilation=(dilation,) * n,
-                tiled=tiled and part is Part.INPUT_GRADIENT,
-            )
+            yield Convolution.of(part, "float32", data, (*kernels, *window.kernel), window, groups)

@@ -1,13 +1,12 @@
-"""Replicas take the same kernels: each could choose others, by its own processor."""
+"""Replicas take the same kernels: each could have others, by its own processor."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Sequence
 
-from emulator.kernels.proof import Call, onednn_is_good
-from emulator.kernels.rules import PLAIN, choose_in_this_process, present_rule, rule_text
+from emulator.native.library import leave_native_out, native_library
+from emulator.processor import processor
 
 __all__ = ["kernels_here", "take_the_same_kernels"]
 
@@ -18,23 +17,23 @@ def kernels_here() -> str:
     """What this process chooses kernels by, in a word: equal words, equal choices.
 
     Returns:
-        The rule's name with a digest of its points, and what oneDNN is used for.
+        The version of the native kernels, and the extension of the processor that oneDNN generates
+        their code for.
     """
-    rule = present_rule()
-    digest = hashlib.sha256(rule_text(rule, {}).encode()).hexdigest()[:8]
-    calls = ((Call.PRODUCT, "float32"), (Call.PRODUCT, "bfloat16"), (Call.CONVOLUTION, "float32"))
-    good = [f"{dtype} {call.value}" for call, dtype in calls if onednn_is_good(call, dtype)]
-    return f"{rule.name} {digest}, oneDNN for {' and '.join(good) or 'nothing'}"
+    library = native_library()
+    if library is None:
+        return "XLA alone"
+    return f"{library.version} on {processor().best_isa}"
 
 
 def take_the_same_kernels(said: Sequence[str]) -> bool:
-    """Take the plain kernels from now on where the processes of a job would choose differently.
+    """Leave the native kernels out from now on where the processes of a job have different ones.
 
     Args:
         said: :func:`kernels_here` of each process.
 
     Returns:
-        Whether they chose alike; if not, that is a line in the log.
+        Whether they have the same; if not, that is a line in the log.
 
     Example:
         >>> take_the_same_kernels([kernels_here()] * 2)
@@ -43,6 +42,6 @@ def take_the_same_kernels(said: Sequence[str]) -> bool:
     if len(set(said)) == 1:
         return True
     rows = "; ".join(f"rank {rank}: {what}" for rank, what in enumerate(said))
-    _LOG.warning("replicas would take different kernels (%s): all take the plain ones", rows)
-    choose_in_this_process(PLAIN)
+    _LOG.warning("replicas would take different kernels (%s): all take XLA's own", rows)
+    leave_native_out("replicas have different ones")
     return False

@@ -1,4 +1,4 @@
-"""Candidates of a kind, and the one of them that a problem takes."""
+"""Candidates of a kind, and the one of them that a problem takes: the first that applies."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from emulator.kernels.problems import Problem
-from emulator.kernels.proof import Call, onednn_is_good
-from emulator.kernels.rules import present_rule
-from emulator.kernels.target import Target, present_target
-
 __all__ = ["Candidate", "applicable", "choose"]
 
-P = TypeVar("P", bound=Problem)
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +19,14 @@ class Candidate(Generic[P]):
     of a float32 sum makes of them: products of bfloat16 and float16 are accumulated in float32.
 
     Args:
-        name: As rules have it.
-        applies: Whether it can compute a problem, well enough to be worth a measurement.
+        name: What people call it.
+        applies: Whether it can compute a problem, and is the best of those that come after it.
         run: Computes it.
-        onednn: What it asks oneDNN for; None if nothing.
     """
 
     name: str
     applies: Callable[[P], bool]
     run: Callable[..., Any]
-    onednn: Call | None = None
 
 
 def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate[P]]:
@@ -42,30 +35,24 @@ def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate
     Args:
         problem: The problem.
         candidates: All of its kind.
-
-    Returns:
-        Those that apply; without those that need oneDNN where it is not there, or where the plan
-        does not run on one processor.
     """
-    asked = present_target() is Target.PROCESSOR
-    return [
-        c
-        for c in candidates
-        if c.applies(problem)
-        and (c.onednn is None or (asked and onednn_is_good(c.onednn, problem.dtype)))
-    ]
+    return [c for c in candidates if c.applies(problem)]
 
 
 def choose(problem: P, candidates: Sequence[Candidate[P]]) -> Candidate[P]:
-    """The candidate that a problem takes by the present rule.
+    """The candidate that a problem takes.
 
     Args:
         problem: The problem.
-        candidates: All of its kind. The first that applies is the plain one: it is taken where
-            nothing was measured.
+        candidates: All of its kind, the best first; one of them applies to everything.
 
     Returns:
-        One that applies.
+        The first that applies.
+
+    Example:
+        >>> few = Candidate(name="few", applies=lambda n: n < 3, run=sum)
+        >>> many = Candidate(name="many", applies=lambda n: True, run=sum)
+        >>> choose(2, [few, many]).name, choose(5, [few, many]).name
+        ('few', 'many')
     """
-    found = {c.name: c for c in applicable(problem, candidates)}
-    return found[present_rule().choose(problem, list(found))]
+    return next(c for c in candidates if c.applies(problem))

@@ -15,24 +15,7 @@ import jax.numpy as jnp
 from emulator.kernels.products import product
 from emulator.kernels.windows import Window
 
-__all__ = ["are_tiles", "input_gradient_of_tiles"]
-
-
-def are_tiles(window: Window, size: tuple[int, ...]) -> bool:
-    """Whether windows lie side by side and cover the data, nothing left over.
-
-    Args:
-        window: The window; those of one element do not count.
-        size: Spatial sizes of the data.
-
-    Example:
-        >>> two = {"kernel": (2,), "stride": (2,), "dilation": (1,), "high": (0,), "out": (4,)}
-        >>> are_tiles(Window(**two, low=(0,)), (8,)), are_tiles(Window(**two, low=(1,)), (8,))
-        (True, False)
-    """
-    covered = tuple(o * k for o, k in zip(window.out, window.kernel, strict=True))
-    dense = max(window.dilation, default=1) == 1 and not any(window.low)
-    return dense and window.kernel == window.stride and covered == size and covered != window.out
+__all__ = ["input_gradient_of_tiles"]
 
 
 def input_gradient_of_tiles(

@@ -5,28 +5,10 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
-__all__ = ["Convolution", "Part", "Problem", "Product"]
+from emulator.kernels.windows import Window
 
-
-class Problem(Protocol):
-    """What a rule is asked about."""
-
-    @property
-    def dtype(self) -> str:
-        """Name of the operands' dtype."""
-        ...
-
-    @property
-    def category(self) -> str:
-        """What has to be equal for one measurement to say something about another."""
-        ...
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Sizes of one meaning for all problems of a category; positive where a rule is asked."""
-        ...
+__all__ = ["Convolution", "Part", "Product"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,24 +29,6 @@ class Product:
     m: int
     k: int
     n: int
-
-    @property
-    def category(self) -> str:
-        """As :class:`Problem` has it.
-
-        Example:
-            >>> Product(
-            ...     dtype="float32", turned_a=False, turned_b=True, batch=1, m=8, k=2, n=3
-            ... ).category
-            'product float32 nt'
-        """
-        form = "".join("t" if turned else "n" for turned in (self.turned_a, self.turned_b))
-        return f"product {self.dtype} {form}{' batched' if self.batch > 1 else ''}"
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Number of products, rows, summed length and columns."""
-        return self.batch, self.m, self.k, self.n
 
     @property
     def operations(self) -> int:
@@ -91,10 +55,7 @@ class Convolution:
         channels, features: Of the convolution's data and of its result.
         groups: Feature groups.
         size: Of the data, per spatial axis.
-        out: Of the result, per spatial axis.
-        kernel, stride, dilation: Per spatial axis.
-        tiled: Of an input gradient of one group, whether windows lie side by side and cover the
-            data.
+        window: The window.
     """
 
     part: Part
@@ -104,57 +65,57 @@ class Convolution:
     features: int
     groups: int
     size: tuple[int, ...]
-    out: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    tiled: bool = False
+    window: Window
 
-    @property
-    def category(self) -> str:
-        """As :class:`Problem` has it.
+    @classmethod
+    def of(
+        cls,
+        part: Part,
+        dtype: object,
+        x: tuple[int, ...],
+        w: tuple[int, ...],
+        window: Window,
+        groups: int,
+    ) -> Convolution:
+        """The convolution of data ``(N, C, ...)`` with kernels ``(O, C / groups, ...)``.
 
-        Example:
-            >>> Convolution(part=Part.FORWARD, dtype="float32", batch=1, channels=8, features=8,
-            ...     groups=8, size=(4, 4), out=(2, 2), kernel=(3, 3), stride=(1, 1),
-            ...     dilation=(1, 1)).category
-            'convolution 2d forward float32 3 depthwise'
+        Args:
+            part: What of it is computed.
+            dtype: Of the operands.
+            x, w: Shapes of data and kernels.
+            window: The window.
+            groups: Feature groups.
         """
-        words = [f"convolution {len(self.size)}d {self.part.value} {self.dtype}"]
-        words.append("1" if max(self.kernel) == 1 else "3")
-        if max(self.stride) > 1:
-            words.append("tiled" if self.tiled else "strided")
-        if self.groups > 1:
-            words.append("depthwise" if self.groups == self.channels else "grouped")
-        return " ".join(words)
+        return cls(
+            part=part, dtype=str(dtype), batch=x[0], channels=x[1], features=w[0], groups=groups,
+            size=tuple(x[2:]), window=window,
+        )  # fmt: skip
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """Images, places of an image, channels and features of a group, groups, taps."""
-        return (
-            self.batch,
-            max(math.prod(self.out), 1),
-            self.channels // self.groups,
-            self.features // self.groups,
-            self.groups,
-            math.prod(self.kernel),
-        )
+    def tiled(self) -> bool:
+        """Whether windows of one group lie side by side and cover the data, nothing left over."""
+        return self.groups == 1 and self.window.tiles(self.size)
+
+    @property
+    def taps(self) -> int:
+        """Elements of a window."""
+        return math.prod(self.window.kernel)
 
     @property
     def empty(self) -> bool:
         """Whether nothing is multiplied: no images, channels, features, places or taps.
 
         Example:
-            >>> Convolution(part=Part.FORWARD, dtype="float32", batch=0, channels=8, features=8,
-            ...     groups=1, size=(4, 4), out=(2, 2), kernel=(3, 3), stride=(1, 1),
-            ...     dilation=(1, 1)).empty
+            >>> window = Window(kernel=(3,), stride=(1,), dilation=(1,), low=(0,), high=(0,),
+            ...     out=(2,))
+            >>> Convolution.of(Part.FORWARD, "float32", (0, 8, 4), (8, 8, 3), window, 1).empty
             True
         """
         lengths = (self.batch, self.channels, self.features)
-        return min(*lengths, *self.size, *self.out, *self.kernel) < 1
+        return min(*lengths, *self.size, *self.window.out, *self.window.kernel) < 1
 
     @property
     def operations(self) -> int:
         """Floating point operations, those at the rim counted as well."""
-        places = self.batch * math.prod(self.out) * self.features
-        return 2 * places * self.channels // self.groups * math.prod(self.kernel)
+        places = self.batch * math.prod(self.window.out) * self.features
+        return 2 * places * self.channels // self.groups * self.taps

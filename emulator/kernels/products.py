@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +12,27 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.choice import Candidate, choose
-from emulator.kernels.onednn import matmul
 from emulator.kernels.precision import compute_dtype, product_precision, widen
 from emulator.kernels.problems import Product
-from emulator.kernels.proof import Call
 from emulator.kernels.row_products import Spec, row_product, with_rows
-from emulator.kernels.target import Target, present_target
+from emulator.kernels.target import Target, native_kernels, present_target
+from emulator.native.library import threads
+from emulator.native.product import ProductCall, call_product, has_product
+from emulator.processor import processor
 
 __all__ = ["CANDIDATES", "is_of_matrices", "plain_product", "product"]
 
 
+_NATIVE_TYPES = {
+    "float32": frozenset({"avx2"}),
+    "bfloat16": frozenset({"avx512_bf16", "amx_bf16"}),
+}
+"""Extensions of which a processor must have one for native products of a type to pay."""
+_LEAST_FOR_NATIVE = {"float32": 200_000, "bfloat16": 10_000_000}
+"""Operations from which a product is faster by a native call: XLA's kernel for small bfloat16
+products is good."""
+_LEAST_OF_A_SHARE = 1_000_000
+"""Operations of one thread's share, at least: to wake a thread takes microseconds."""
 _FEW_COLUMNS, _MOST_COPIED, _MOST_PRODUCTS = 8, 1 << 18, 16_000_000
 """A left factor is copied from so many columns of the right one on, up to so many elements and
 products: a copy takes longer than a product with a few columns, and large products of either
@@ -136,7 +148,22 @@ def is_of_matrices(spec: Spec, a: Any, b: Any) -> bool:
     return _matrices(spec, a, b) is not None
 
 
-def _by_onednn(
+def _call(p: Product, *, biased: bool, rounded: bool) -> ProductCall:
+    return ProductCall(
+        batch=p.batch,
+        m=p.m,
+        k=p.k,
+        n=p.n,
+        turned_a=p.turned_a,
+        turned_b=p.turned_b,
+        biased=biased,
+        narrow=p.dtype == "bfloat16",
+        rounded=rounded,
+        threads=min(threads(), max(p.operations // _LEAST_OF_A_SHARE, 1)),
+    )
+
+
+def _by_native(
     spec: Spec,
     a: jax.Array,
     b: jax.Array,
@@ -147,30 +174,32 @@ def _by_onednn(
     found = _matrices(spec, a, b)
     if found is None:
         raise ValueError(f"{spec} is no product of matrices")
-    p = found.problem
     first, second = (b, a) if found.exchanged else (a, b)
-    y = matmul(
-        first.reshape(*found.lead, *((p.k, p.m) if p.turned_a else (p.m, p.k))),
-        second.reshape(*found.lead, *((p.n, p.k) if p.turned_b else (p.k, p.n))),
-        turned_a=p.turned_a,
-        turned_b=p.turned_b,
-        dtype=compute_dtype(a.dtype) if dtype is None else dtype,
-        bias=bias,
-    )
+    wanted = jnp.dtype(compute_dtype(a.dtype) if dtype is None else dtype)
+    rounded = a.dtype == wanted == jnp.bfloat16
+    call = _call(found.problem, biased=bias is not None, rounded=rounded)
+    y = call_product(call, first, second, bias)
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
-    return y.reshape([sizes[c] for c in spec.out])
+    return y.reshape([sizes[c] for c in spec.out]).astype(wanted)
 
 
-def _onednn(p: Product) -> bool:
-    sizes = (p.batch, p.m, p.k, p.n)
-    return p.dtype in ("float32", "bfloat16") and min(sizes) > 0
+def _native(p: Product) -> bool:
+    if p.dtype not in _NATIVE_TYPES or min(p.batch, p.m, p.k, p.n) == 0:
+        return False
+    if p.operations < _LEAST_FOR_NATIVE[p.dtype] or native_kernels() is None:
+        return False
+    if not _NATIVE_TYPES[p.dtype] & set(processor().isa):
+        return False
+    roundings = (False, True) if p.dtype == "bfloat16" else (False,)
+    forms = itertools.product((False, True), roundings)
+    return all(has_product(_call(p, biased=biased, rounded=rounded)) for biased, rounded in forms)
 
 
 CANDIDATES: tuple[Candidate[Product], ...] = (
+    Candidate(name="native", applies=_native, run=_by_native),
     Candidate(name="xla", applies=lambda p: True, run=_by_xla),
-    Candidate(name="onednn", applies=_onednn, run=_by_onednn, onednn=Call.PRODUCT),
 )
-"""The first is the plain one."""
+"""The best first."""
 
 
 def product(
@@ -206,10 +235,9 @@ def product(
 
 
 def plain_product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """The product by the plain candidate, whatever was measured: what a loop's body takes.
+    """The product by XLA's own kernels: what a loop's body takes.
 
-    Rules are measured on products that follow each other. Between two of a loop lie other, serial
-    steps, and each call of oneDNN is set up anew.
+    Between two products of a loop lie other, serial steps.
 
     Args:
         spec, a, b: As :func:`product` has them.

@@ -52,6 +52,42 @@ class Window:
         """Tap coordinates in row-major order."""
         return list(itertools.product(*(range(k) for k in self.kernel)))
 
+    def tiles(self, size: tuple[int, ...]) -> bool:
+        """Whether windows lie side by side and cover the data, nothing left over.
+
+        Args:
+            size: Spatial sizes of the data.
+
+        Returns:
+            False for windows of one element.
+
+        Example:
+            >>> two = {"kernel": (2,), "stride": (2,), "dilation": (1,), "high": (0,), "out": (4,)}
+            >>> Window(**two, low=(0,)).tiles((8,)), Window(**two, low=(1,)).tiles((8,))
+            (True, False)
+        """
+        covered = tuple(o * k for o, k in zip(self.out, self.kernel, strict=True))
+        dense = max(self.dilation, default=1) == 1 and not any(self.low)
+        return dense and self.kernel == self.stride and covered == size and covered != self.out
+
+    def padding(self, size: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Padding before and after the data that windows read, per axis.
+
+        ``high`` may be more than that, or less, where a stride ends before the data do.
+
+        Args:
+            size: Sizes of the data.
+
+        Example:
+            >>> shape = {"kernel": (3, 2), "stride": (1, 2), "dilation": (1, 1), "out": (4, 2)}
+            >>> Window(**shape, low=(1, 0), high=(1, 1)).padding((4, 4))
+            ((1, 1), (0, 0))
+        """
+        axes = zip(self.out, self.stride, self.dilation, self.kernel, self.low, size, strict=True)
+        return tuple(
+            (low, max(0, (o - 1) * s + d * (k - 1) + 1 - low - n)) for o, s, d, k, low, n in axes
+        )
+
     def along(self, d: int, size: tuple[int, ...]) -> Window:
         """The window along axis ``d`` alone, over data of unpadded sizes ``size``."""
 

@@ -4,7 +4,8 @@ XLA's executables are keyed by all that they depend on: the plan in StableHLO, X
 options, and the processor. A cache that the user has set up in jax takes its place; jax's settings
 are looked at and stay as they are.
 
-An executable with oneDNN's calls is compiled in every process, see :mod:`emulator.kernels.unkept`.
+One that calls native kernels is kept as others are: XLA asks for the kernels by name when it loads
+it, and the kernels' version is part of the key.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import tempfile
 import time
 import zlib
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -34,8 +34,7 @@ from jax._src.lib.mlir import passmanager  # pyright: ignore[reportPrivateImport
 
 from emulator.counters import Source
 from emulator.handler_errors import raise_error_of_handler
-from emulator.kernels.onednn import CALLS
-from emulator.kernels.unkept import kept_nowhere
+from emulator.native.library import native_library
 
 __all__ = ["CACHE_VARIABLE", "Executable", "KeptFiles", "compiled_or_kept", "xla_options"]
 
@@ -81,18 +80,14 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
 def _compiled(lowered: Any, options: dict[str, Any]) -> tuple[Any, Source]:
     lowering = lowered._lowering
     arguments = lowering.compile_args
-    calls_onednn = CALLS.encode() in _code(lowering._hlo)
-    if calls_onednn:
-        _LOG.info("not kept for later processes: XLA cannot write calls of oneDNN")
     files, source = None, Source.UNKEPT
     # Functions of this process that an executable calls are not there in another one.
-    if not (calls_onednn or arguments["host_callbacks"] or arguments["keepalive"]):
+    if not (arguments["host_callbacks"] or arguments["keepalive"]):
         files, source = _files(), Source.NO_CACHE
     client = arguments["backend"]
     arguments["backend"] = ours = _Client(client, files, source)
     try:
-        with kept_nowhere() if calls_onednn else nullcontext():
-            compiled = lowered.compile(compiler_options=options)
+        compiled = lowered.compile(compiler_options=options)
     finally:
         arguments["backend"] = client
     # What runs it knows the device's own client.
@@ -218,9 +213,11 @@ def _code(module: Any) -> bytes:
 
 
 def _machine() -> bytes:
-    """What XLA's code depends on besides its options: versions, processor, cores."""
+    """What XLA's code depends on besides its options: versions, kernels, processor, cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = (jax.__version__, jaxlib.version.__version__, _processor(), str(cores))
+    library = native_library()
+    kernels = "" if library is None else library.version
+    parts = (jax.__version__, jaxlib.version.__version__, kernels, _processor(), str(cores))
     return "\n".join((*parts, os.environ.get("NPROC", ""))).encode()
 
 

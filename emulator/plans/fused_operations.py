@@ -9,7 +9,6 @@ import math
 from enum import Enum, auto
 from typing import Any
 
-from emulator.kernels.onednn import PRIMITIVES
 from emulator.plans.traced import functions_in
 
 __all__ = ["Fusing", "fusing_of", "is_partial", "is_turning", "may_turn", "weight_of"]
@@ -173,6 +172,6 @@ def _is_alone(eqn: Any) -> bool:
         return math.prod(shape) > shape[eqn.params["dimension_numbers"].rhs_spec[0]]
     if name.startswith("scatter"):  # one place is an update of a slice
         return math.prod(eqn.invars[1].aval.shape[:-1]) > 1
-    if name in _ALONE or name.startswith(PRIMITIVES):
+    if name in _ALONE:
         return True
     return any(True for _ in functions_in(eqn.params.values()))

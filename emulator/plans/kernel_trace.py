@@ -19,7 +19,6 @@ from emulator.handler_errors import raise_error_of_handler
 
 __all__ = [
     "END",
-    "LIBRARY",
     "Event",
     "Instruction",
     "KernelTrace",
@@ -31,8 +30,6 @@ __all__ = [
 
 END = "end: "
 """How the name of a thunk's second event begins."""
-LIBRARY = "__onednn$"
-"""Comes between an instruction's name and the call's own in the events of oneDNN's calls."""
 _MARK = "samba kernel trace"
 """The event by which the profiler's clock is compared with that of the process."""
 
@@ -125,14 +122,13 @@ def thunks_of(events: Iterable[Event], known: Container[str]) -> list[Event]:
         first events.
 
     Example:
-        >>> thunks_of([("c", 1.0, 2.0), ("end: c", 7.0, 7.0), ("d__onednn$matmul", 3.0, 5.0),
+        >>> thunks_of([("c", 1.0, 2.0), ("end: c", 7.0, 7.0), ("d", 3.0, 5.0),
         ...     ("other", 0.0, 9.0)], {"c", "d"})
         [('c', 1.0, 7.0), ('d', 3.0, 5.0)]
     """
     starts: dict[str, list[tuple[float, float]]] = {}
     ends: dict[str, list[float]] = {}
-    for event, start, end in events:
-        name = event.partition(LIBRARY)[0]
+    for name, start, end in events:
         if name in known:
             starts.setdefault(name, []).append((start, end))
         elif name.startswith(END):

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from emulator.counters import Making, Source
-from emulator.kernels.rules import kernels_for
+from emulator.kernels.target import lowered_for, target_of
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.variant import Variant
@@ -304,8 +304,8 @@ def traceable(
     if placement is not None and chips > 1:
         division = divided_by(placement.chips.sharding(-1))
     settings = jit_settings(composition, placement)
-    kernels = kernels_for(platform, chips)
-    with wide_types(), full_products(), shared_forms(), kernels, division:
+    target = lowered_for(target_of(platform, chips))
+    with wide_types(), full_products(), shared_forms(), target, division:
         yield jax.jit(composed(composition), **settings)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
 

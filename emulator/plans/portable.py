@@ -10,9 +10,9 @@ import jax
 from jax import export
 
 from emulator.errors import DeviceError
-from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
+from emulator.native.library import without_native
 from emulator.plans.fusion import jitted_as_planned
 from emulator.plans.plan import composition_of, jit_settings, traceable
 from emulator.plans.steps import StepKey, failures_of_plan
@@ -68,8 +68,8 @@ def portable_plan(
 ) -> PortablePlan:
     """Compose steps to a function in StableHLO; nothing is compiled.
 
-    Its kernels are the plain ones, whatever was measured on this processor: the function may run
-    on another one, and calls into libraries have no portable form.
+    Its kernels are XLA's own: the function may run on another processor, and calls into libraries
+    have no portable form.
 
     Args:
         program: The program.
@@ -94,7 +94,7 @@ def portable_plan(
     with (
         failures_of_plan(program, steps, "exporting"),
         traceable(composition, platforms[0]) as jitted,
-        chosen_by(PLAIN),
+        without_native(),
     ):
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)

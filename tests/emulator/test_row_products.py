@@ -17,11 +17,11 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 import samba
-from emulator.kernels.conv_by_tiles import are_tiles
 from emulator.kernels.convolutions import input_gradient
 from emulator.kernels.products import plain_product
-from emulator.kernels.rules import PLAIN, chosen_by, kernels_for
+from emulator.kernels.target import lowered_for, target_of
 from emulator.kernels.windows import Window
+from emulator.native.library import without_native
 from samba import utils
 
 SIZES = {"b": 2, "c": 3, "i": 8, "j": 16, "k": 24, "l": 5}
@@ -95,9 +95,9 @@ def test_where_factors_are_copied():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32], ids=["bfloat16", "float32"])
 def test_what_several_chips_divide_is_not_copied(dtype):
     """XLA gathers a flat array, all of it, on each chip."""
-    with kernels_for("cpu", chips=2):
+    with lowered_for(target_of("cpu", 2)):
         assert barriers(dtype, 256, 96, 64) == 0
-    with kernels_for("cuda"):
+    with lowered_for(target_of("cuda")):
         assert barriers(dtype, 256, 96, 64) == 0
 
 
@@ -194,13 +194,13 @@ def _window(kernel: Sequence[int], out: Sequence[int], **other: Sequence[int]) -
 
 
 def _run(compute: Callable[..., Any], *tensors: torch.Tensor) -> tuple[np.ndarray, bool]:
-    """The result by the rule that measures nothing, and whether a convolution is in it."""
+    """The result by XLA's own kernels, and whether a convolution is in it."""
     narrow = tensors[0].dtype == torch.bfloat16
     arrays = [
         jnp.asarray(t.detach().float().numpy(), jnp.bfloat16 if narrow else jnp.float32)
         for t in tensors
     ]
-    with chosen_by(PLAIN):
+    with without_native():
         lowered: Any = jax.jit(compute).lower(*arrays)
     result = lowered.compile()(*arrays)
     assert result.dtype == np.float32
@@ -227,7 +227,7 @@ def test_tiles_agree(
     torch_conv = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
     wanted = torch_conv[len(axes) - 1](g.float(), w.float(), None, kernel)
     got, _ = _run(lambda g, w: input_gradient(g, w, window, 1, size), g, w)
-    assert are_tiles(window, size) == (math.prod(kernel) > 1)
+    assert window.tiles(size) == (math.prod(kernel) > 1)
     np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=_bound(features))
 
 
@@ -242,7 +242,7 @@ def test_tiles_agree(
     ],
 )
 def test_other_windows_are_none(window: Window, size: tuple[int, ...]) -> None:
-    assert not are_tiles(window, size)
+    assert not window.tiles(size)
 
 
 @pytest.mark.parametrize(("size", "convolved"), [((8, 8), False), ((9, 8), True)])

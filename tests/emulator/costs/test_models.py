@@ -12,7 +12,7 @@ from bench.models import SMALL, gpt, res_ffn
 from emulator.costs.roofline import Cost
 from emulator.costs.steps import gradient_cost, node_cost, schedule_cost, section_cost
 from emulator.device import Device
-from emulator.kernels.rules import PLAIN, chosen_by
+from emulator.native.library import without_native
 from emulator.plans.steps import all_steps
 from pef_schema.program import Program, SectionKind
 from samba.compiler.build import build_program
@@ -121,8 +121,8 @@ def test_an_embedding_reads_its_rows_alone():
 
 
 def flops_of_xla(program: Program, steps) -> float:
-    """What XLA says of an executable, without the processor's own kernels, which it cannot see."""
-    with chosen_by(PLAIN):
+    """What XLA says of an executable, without native kernels, which it cannot see."""
+    with without_native():
         device = Device(program)
         analysis = device.lower(steps, device.variant).compile().cost_analysis()
     return (analysis[0] if isinstance(analysis, list) else analysis)["flops"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from torch import nn
 import samba
 from emulator.device import Device
 from emulator.dtypes import TO_NUMPY
-from emulator.kernels import proof
-from emulator.kernels.onednn import matmul
+from emulator.native.library import native_library
+from emulator.ops.registry import load_ops
 from emulator.plans import executable_cache, plan
 from emulator.plans.executable_cache import CACHE_VARIABLE, KeptFiles, _Client, compiled_or_kept
 from emulator.plans.steps import all_steps
@@ -234,35 +234,28 @@ def theirs(tmp_path: Path) -> Iterator[Path]:
         compilation_cache.reset_cache()
 
 
-def squared(multiply: Callable[[Any, Any], Any]) -> None:
-    """Compile a product, as plans are."""
-    matrix = jax.ShapeDtypeStruct((64, 64), np.float32)
-    compiled_or_kept(jax.jit(lambda a: multiply(a, a)).lower(matrix), {})
+def convolved() -> None:
+    """Compile and run a convolution that is large enough for a native kernel, as plans are."""
+    x, w = np.ones((4, 8, 16, 16), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    lower = load_ops()["aten.conv2d.default"].lower
+    run: Any = jax.jit(lambda x, w: lower(x, w, None, 1, 1))
+    compiled = compiled_or_kept(run.lower(x, w), {}).compiled
+    assert float(compiled(x, w)[0, 0, 5, 5]) == 72
 
 
-@pytest.mark.parametrize("whose", ["kept", "theirs"])
-def test_what_calls_onednn_is_kept_nowhere(
-    whose: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+@pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
+def test_what_calls_native_kernels_is_kept(
+    kept: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder: Path = request.getfixturevalue(whose)
-    squared(operator.matmul)
-    before = sorted(folder.iterdir())
-    assert before
-    with caplog.at_level("INFO"):
-        squared(matmul)
-    assert sorted(folder.iterdir()) == before
-    assert "XLA cannot write calls of oneDNN" in caplog.text
-
-
-def test_the_trial_of_onednn_is_kept_nowhere(
-    request: pytest.FixtureRequest,
-) -> None:
-    found = [proof.onednn_is_good(call, "float32") for call in proof.Call]
-    theirs: Path = request.getfixturevalue("theirs")
-    proof._is_proved.cache_clear()
-    again = [proof.onednn_is_good(call, "float32") for call in proof.Call]
-    assert again == found, "to write it down ends in an error"
-    assert not theirs.exists() or not list(theirs.iterdir())
+    convolved()
+    assert (counts.compiled, counts.read) == (1, 0)
+    convolved()
+    assert (counts.compiled, counts.read) == (1, 1)
+    other = replace(native_library(), version="another one")
+    monkeypatch.setattr(executable_cache, "native_library", lambda: other)
+    convolved()
+    assert (counts.compiled, counts.read) == (2, 1), "what another version made is not read"
+    assert len(list(kept.iterdir())) == 2
 
 
 def test_jaxs_settings_and_programs_stay_as_they_are(kept: Path) -> None:

@@ -12,12 +12,6 @@ import pytest
 
 from emulator.device import Device
 from emulator.errors import OutOfMemory
-from emulator.kernels import proof
-from emulator.kernels.choice import applicable
-from emulator.kernels.problems import Product
-from emulator.kernels.products import CANDIDATES as PRODUCTS
-from emulator.kernels.proof import Call, onednn_is_good
-from emulator.kernels.rules import kernels_for
 from emulator.memory import host_view
 from emulator.memory.budget import LIMIT_VARIABLE, check_size, memory_limit
 from emulator.memory.host_view import NotHostMemory, is_host_memory, writable_view
@@ -153,41 +147,10 @@ def test_options_are_the_cpus_alone(platform: str) -> None:
     assert not any("excess" in name for name in xla_options(SimpleNamespace(platform="cpu")))
 
 
-def test_onednn_is_asked_for_no_other_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried() -> float:
-        raise AssertionError
-
-    problem = Product(dtype="float32", turned_a=False, turned_b=False, batch=1, m=8, k=8, n=8)
-    monkeypatch.setattr(proof, "_TRIALS", dict.fromkeys(proof._TRIALS, tried))
-    monkeypatch.setattr(proof, "has_generated_kernels", lambda call: True)
-    with kernels_for("gpu"):
-        assert {c.onednn for c in applicable(problem, PRODUCTS)} == {None}
-
-
-def test_where_jax_leaves_the_cpu_out_nothing_is_tried(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """``JAX_PLATFORMS=cuda``: no trial fails, and no line says that jaxlib could not run it."""
-
-    def devices(backend: str) -> Any:
-        raise RuntimeError(f"Unknown backend {backend}. Available backends are ['cuda']")
-
-    monkeypatch.setattr(proof, "has_generated_kernels", lambda call: True)
-    monkeypatch.setattr(jax, "local_devices", devices)
-    proof._jax_has_the_cpu.cache_clear()
-    try:
-        assert not any(onednn_is_good(call, "float32") for call in Call)
-    finally:
-        proof._jax_has_the_cpu.cache_clear()
-    assert not caplog.records
-
-
 def test_a_plan_for_a_gpu_is_compiled_without_the_cpus_options(
     monkeypatch: pytest.MonkeyPatch, program: Program
 ) -> None:
     """What reaches XLA is looked at; a CPU has to stand in for the GPU that compiles it."""
-    for call in Call:  # the trials are compiled too, by the first who asks
-        onednn_is_good(call, "float32")
     monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
     device = Device(program)
     given: list[dict[str, Any]] = []

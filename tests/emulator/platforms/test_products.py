@@ -13,7 +13,7 @@ import pytest
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels import products
-from emulator.kernels.rules import PLAIN, chosen_by
+from emulator.native.library import without_native
 from emulator.op_facts.names import NEXT_SEED
 from emulator.ops._gemm import contract
 from emulator.ops.random import normal, uniform, uniform_bits
@@ -87,9 +87,9 @@ def test_every_model_of_the_zoo_lowers_for_cuda_as_for_the_cpu(
     assert not custom_calls(for_cuda)
     given_away = for_cuda.as_text().count("tf.aliasing_output")
     assert given_away == for_cpu.as_text().count("tf.aliasing_output") > 0
-    # A processor's own kernels are chosen for the CPU alone, and factors are copied for it alone.
+    # Native kernels are called on the CPU alone, and factors are copied for it alone.
     monkeypatch.setattr(products, "_gains_by_rows", lambda *_: False)
-    with chosen_by(PLAIN):
+    with without_native():
         plain = device.lower(steps)
     if not custom_calls(plain):
         assert for_cuda.as_text() == plain.as_text()

@@ -10,14 +10,7 @@ import pytest
 import torch
 
 import samba
-from emulator.kernels.rules import (
-    PLAIN,
-    choose_in_this_process,
-    chosen_by,
-    present_rule,
-    rule_named,
-    rule_names,
-)
+from emulator.native.library import leave_native_out, native_library
 from emulator.replicas.comm.errors import DataParallelError, Disagreement
 from emulator.replicas.comm.inprocess import Hub, InProcess, run_ranks
 from emulator.replicas.comm.protocol import Communicator
@@ -305,24 +298,24 @@ def test_mismatch_of_pefs_is_named(folder):
         assert set(error.facts) == {"PEF", "gradient buckets"}
 
 
-def test_replicas_on_two_processors_take_the_same_kernels(folder, caplog):
+def test_replicas_on_two_processors_take_the_same_kernels(folder, caplog, monkeypatch):
     program = loaded(folder)
     pef = compiled(folder).pef
-    own = [PLAIN, rule_named(rule_names()[0])]
+    own = ["XLA alone", "oneDNN 3 on avx2"]
 
     def agree(communicator: Communicator) -> None:
-        with chosen_by(own[communicator.rank]):
-            Replicas(program.device, "normal", job_of(communicator)).agree(pef)
+        monkeypatch.setattr(replicas_module, "kernels_here", lambda: own.pop())
+        Replicas(program.device, "normal", job_of(communicator)).agree(pef)
 
     try:
         assert run_ranks(2, agree) == [None, None]
-        assert present_rule() is PLAIN
+        assert native_library() is None
     finally:
-        choose_in_this_process(None)
-    assert "replicas would take different kernels (rank 0: plain" in caplog.text
-    assert f"rank 1: {own[1].name}" in caplog.text
-    assert "all take the plain ones" in caplog.text
-    own[0] = own[1]
+        leave_native_out(None)
+    assert "replicas would take different kernels (rank " in caplog.text
+    assert ": oneDNN 3 on avx2" in caplog.text
+    assert "all take XLA's own" in caplog.text
+    own += ["oneDNN 3 on avx2"] * 2
     caplog.clear()
     assert run_ranks(2, agree) == [None, None]
     assert not caplog.text

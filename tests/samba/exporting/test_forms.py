@@ -19,7 +19,7 @@ import torch
 from jax import export
 
 from emulator.device import Device
-from emulator.kernels.rules import PLAIN, chosen_by
+from emulator.native.library import without_native
 from emulator.plans.executable_cache import compiled_or_kept, xla_options
 from emulator.plans.steps import all_steps
 from emulator.trace_settings import wide_types
@@ -189,7 +189,7 @@ def test_a_portable_run_gives_the_same_bits(pefs: Pefs, name: str, inference: bo
     found = stablehlo(program, steps, promised=True)
     again = export.deserialize(bytearray(found.made.serialize()))
     device = filled(program)
-    with chosen_by(PLAIN):
+    with without_native():
         plan = device.plan(steps)
     buffers = device.pool.buffers
     for home in plan.reads:

@@ -26,7 +26,6 @@ import samba
 from emulator.errors import LoweringError
 from emulator.handler_errors import HandlerErrors
 from emulator.held_signals import is_of_script as held_signals_is_of_script
-from emulator.kernels import proof
 from emulator.lowering.failures import failures_of
 from emulator.plans import executable_cache
 from pef_schema.program import Node
@@ -104,8 +103,6 @@ class Script:
 
     def plan(self) -> str:
         """Make a training step's plan, as the first run does."""
-        # Asked again, as in a new process.
-        proof._is_proved.cache_clear()
         jax.clear_caches()
         loaded = samba.session._slot.loaded
         assert loaded is not None
@@ -209,23 +206,6 @@ def test_it_arrives_from_many_lines(tmp_path, what, most):
 
 
 # -- where it used to be lost, or to become another error -----------------------------------------
-
-
-def test_it_is_no_proof_against_onednn(monkeypatch):
-    """One alarm would have left oneDNN out for as long as the process lives."""
-    case = (proof.Call.CONVOLUTION, "float32")
-    asked: list[int] = []
-
-    def trial() -> float:
-        asked.append(len(asked))
-        return ring() if len(asked) == 1 else 0.0
-
-    monkeypatch.setattr(proof, "_TRIALS", {case: trial})
-    proof._is_proved.cache_clear()
-    with handler(signal.SIGALRM, late), pytest.raises(Timeout):
-        proof._is_proved(*case)
-    assert proof._is_proved(*case)
-    proof._is_proved.cache_clear()
 
 
 def test_it_drops_no_executable_that_is_kept(tmp_path, monkeypatch):

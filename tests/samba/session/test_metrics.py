@@ -108,7 +108,7 @@ def test_a_call_that_is_refused_counts_nothing_but_what_it_fed(pefs):
 
 def test_plans_are_counted_by_where_they_are_from(tmp_path, monkeypatch):
     """The first process makes, the second reads: here two loads with a cache of their own."""
-    from emulator.kernels.rules import PLAIN, chosen_by
+    from emulator.native.library import without_native
 
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
     world = World(name="cached")
@@ -121,7 +121,7 @@ def test_plans_are_counted_by_where_they_are_from(tmp_path, monkeypatch):
     for key in ("misses", "hits"):
         scene.trace()
         before = counted()
-        with chosen_by(PLAIN):
+        with without_native():
             samba.session.run(scene.inputs, ())
         after = counted()
         changed = {k for k in after["cache"] if after["cache"][k] != before["cache"][k]}
@@ -132,7 +132,7 @@ def test_plans_are_counted_by_where_they_are_from(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, "0")
     scene.trace()
     before = counted()
-    with chosen_by(PLAIN):
+    with without_native():
         samba.session.run(scene.inputs, ())
     assert counted()["cache"]["off"] == before["cache"]["off"] + 1
 

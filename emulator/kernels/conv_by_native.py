@@ -1,0 +1,118 @@
+"""Convolutions and their gradients by the native kernels, which compute with channels last."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from emulator.kernels.precision import widen
+from emulator.kernels.problems import Convolution, Part
+from emulator.kernels.target import native_kernels
+from emulator.kernels.windows import Window
+from emulator.native.convolution import (
+    ConvolutionCall,
+    ConvolutionPart,
+    call_convolution,
+    has_convolution,
+)
+from emulator.native.library import threads
+
+__all__ = ["convolve", "has_kernel", "input_gradient", "weight_gradient"]
+
+_LEAST_OF_A_SHARE = 1_000_000
+"""Operations of one thread's share, at least: to wake a thread takes microseconds."""
+
+_MOST_PARTS = 4
+"""Kernel gradients of single threads, which are then added up, may be so many times the data."""
+
+_MOST_AXES = 3
+
+_PARTS = {
+    Part.FORWARD: ConvolutionPart.FORWARD,
+    Part.INPUT_GRADIENT: ConvolutionPart.INPUT_GRADIENT,
+    Part.WEIGHT_GRADIENT: ConvolutionPart.WEIGHT_GRADIENT,
+}
+
+
+def has_kernel(problem: Convolution) -> bool:
+    """Whether the native kernels compute a convolution, or a gradient of one.
+
+    Args:
+        problem: The convolution.
+
+    Returns:
+        False where they are missing, for types that are not computed in float32, for more than
+        three axes, and for padding that oneDNN does not have: cropped data, and windows that see
+        nothing else.
+    """
+    if native_kernels() is None or problem.dtype not in ("float32", "bfloat16", "float16"):
+        return False
+    if problem.empty or not 1 <= len(problem.size) <= _MOST_AXES:
+        return False
+    window = problem.window
+    reaches = [d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True)]
+    pads = zip(window.padding(problem.size), reaches, strict=True)
+    if not all(0 <= low <= reach and high <= reach for (low, high), reach in pads):
+        return False
+    # A few parts are no gain over XLA, which divides such a gradient by features.
+    if problem.part is Part.WEIGHT_GRADIENT and _parts(problem) < min(_MOST_PARTS, threads()):
+        return False
+    return has_convolution(_call(problem))
+
+
+def _parts(p: Convolution) -> int:
+    """Among how many threads a kernel gradient may be divided."""
+    data = p.batch * (p.channels * math.prod(p.size) + p.features * math.prod(p.window.out))
+    kernels = p.features * p.channels // p.groups * p.taps
+    return math.ceil(_MOST_PARTS * data / kernels)
+
+
+def _shares(p: Convolution) -> int:
+    """Among how many threads a call is divided."""
+    shares = min(threads(), max(p.operations // _LEAST_OF_A_SHARE, 1))
+    return min(shares, _parts(p)) if p.part is Part.WEIGHT_GRADIENT else shares
+
+
+def _call(p: Convolution) -> ConvolutionCall:
+    sides = p.window.padding(p.size)
+    return ConvolutionCall(
+        part=_PARTS[p.part],
+        groups=p.groups,
+        threads=_shares(p),
+        x=(p.batch, *p.size, p.channels),
+        w=(p.features, p.channels // p.groups, *p.window.kernel),
+        y=(p.batch, *p.window.out, p.features),
+        stride=p.window.stride,
+        dilation=p.window.dilation,
+        low=tuple(low for low, _ in sides),
+        high=tuple(high for _, high in sides),
+    )
+
+
+def _last(x: jax.Array) -> jax.Array:
+    return jnp.moveaxis(widen(x), 1, -1)
+
+
+def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
+    """Convolution of ``(N, C, ...)`` with ``(O, C / groups, ...)``, in float32."""
+    call = _call(Convolution.of(Part.FORWARD, x.dtype, x.shape, w.shape, window, groups))
+    return jnp.moveaxis(call_convolution(call, _last(x), widen(w)), -1, 1)
+
+
+def input_gradient(
+    g: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> jax.Array:
+    """The transpose of :func:`convolve` in its data, of spatial sizes ``size``."""
+    data = (g.shape[0], w.shape[1] * groups, *size)
+    call = _call(Convolution.of(Part.INPUT_GRADIENT, w.dtype, data, w.shape, window, groups))
+    return jnp.moveaxis(call_convolution(call, _last(g), widen(w)), -1, 1)
+
+
+def weight_gradient(
+    x: jax.Array, g: jax.Array, window: Window, groups: int, shape: tuple[int, ...]
+) -> jax.Array:
+    """The transpose of :func:`convolve` in its kernels, of shape ``shape``."""
+    call = _call(Convolution.of(Part.WEIGHT_GRADIENT, x.dtype, x.shape, shape, window, groups))
+    return call_convolution(call, _last(x), _last(g))

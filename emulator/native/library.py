@@ -1,0 +1,213 @@
+"""Loads the native kernels and tells XLA of them, once in a process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import logging
+import os
+import sys
+import sysconfig
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from emulator.processor import processor
+
+__all__ = [
+    "NATIVE_VARIABLE",
+    "Library",
+    "leave_native_out",
+    "native_library",
+    "threads",
+    "without_native",
+]
+
+NATIVE_VARIABLE = "EMULATOR_NATIVE"
+"""``0`` in the environment leaves the native kernels out."""
+
+_LOG = logging.getLogger(__name__)
+
+_ONEDNN = "onednn-cpu-gomp"
+"""The package that holds oneDNN's library."""
+
+_FAMILIES = ("Convolution", "Product")
+"""The names of a family's functions begin with these. XLA knows a family by ``emulator_`` and the
+name in small letters."""
+
+_WANTED_ISA = "avx2"
+"""oneDNN has generated kernels for processors with this extension, and slow ones for others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """The kernels, loaded.
+
+    Args:
+        functions: The library's functions.
+        version: oneDNN's version and a digest of the kernels: what an executable that calls them
+            depends on.
+    """
+
+    functions: ctypes.CDLL
+    version: str
+
+    def scratch(self, function: str, *arguments: int | Sequence[int]) -> int | None:
+        """Bytes of scratch memory that a call wants.
+
+        Args:
+            function: The library's function that says so.
+            arguments: Its arguments: numbers, and arrays of numbers.
+
+        Returns:
+            None where oneDNN has no kernel for the call.
+        """
+        arrays = [np.asarray(a, np.int64) for a in arguments if not isinstance(a, int)]
+        rest = iter(arrays)
+        converted: list[Any] = [
+            ctypes.c_int64(a) if isinstance(a, int) else next(rest).ctypes.data_as(ctypes.c_void_p)
+            for a in arguments
+        ]
+        ask = getattr(self.functions, function)
+        ask.restype = ctypes.c_int64
+        size: int = ask(*converted)
+        return None if size < 0 else size
+
+
+_WANTED: ContextVar[bool] = ContextVar("native kernels", default=True)
+_LEFT_OUT: set[str] = set()
+"""Why this process leaves the native kernels out; empty where it does not."""
+
+
+@contextmanager
+def without_native() -> Generator[None, None, None]:
+    """While active, what this thread lowers calls no native kernel.
+
+    Example:
+        >>> with without_native():
+        ...     print(native_library())
+        None
+    """
+    before = _WANTED.set(False)
+    try:
+        yield
+    finally:
+        _WANTED.reset(before)
+
+
+def leave_native_out(reason: str | None) -> None:
+    """Call no native kernel in this process from now on.
+
+    Args:
+        reason: Why; None to use them again.
+    """
+    _LEFT_OUT.clear()
+    if reason is not None:
+        _LEFT_OUT.add(reason)
+
+
+def native_library() -> Library | None:
+    """The native kernels; None where they cannot or shall not be used.
+
+    Returns:
+        None where ``EMULATOR_NATIVE=0`` is set, under :func:`without_native`, on other systems than
+        Linux for x86-64, on processors without AVX2, where jax leaves the CPU out, and, with one
+        line in the log, where the kernels were not built or oneDNN is not installed.
+    """
+    if not _WANTED.get() or _LEFT_OUT or os.environ.get(NATIVE_VARIABLE, "").strip() == "0":
+        return None
+    return _loaded()
+
+
+@functools.cache
+def _loaded() -> Library | None:
+    if sys.platform != "linux" or _WANTED_ISA not in processor().isa:
+        return None
+    try:
+        # jax takes types of the FFI only once the CPU's backend is there.
+        jax.local_devices(backend="cpu")
+    except RuntimeError:
+        return None
+    try:
+        _load_openmp()
+        # The kernels' library names oneDNN's, and finds it because it is loaded already.
+        ctypes.CDLL(str(_path_of_onednn()))
+        path = _path_of_kernels()
+        functions = ctypes.CDLL(str(path))
+        version = importlib.metadata.version(_ONEDNN)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except (OSError, LookupError) as error:
+        _LOG.warning("native kernels are left out, XLA's own are used: %s", error)
+        return None
+    for family in _FAMILIES:
+        _register(functions, family)
+    return Library(functions=functions, version=f"oneDNN {version}, kernels {digest}")
+
+
+def _load_openmp() -> None:
+    """Load the system's OpenMP, or that of torch's package where the system has none."""
+    try:
+        ctypes.CDLL("libgomp.so.1")
+        return
+    except OSError:
+        torch = importlib.util.find_spec("torch")  # looked up, not imported
+        if torch is None or torch.origin is None:
+            raise
+    ctypes.CDLL(str(Path(torch.origin).parent / "lib" / "libgomp.so.1"))
+
+
+def _path_of_onednn() -> Path:
+    try:
+        files = importlib.metadata.files(_ONEDNN) or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise LookupError(f"the package {_ONEDNN} is not installed") from error
+    for file in files:
+        if file.name == "libdnnl.so.3":
+            return Path(str(file.locate()))
+    raise LookupError(f"the package {_ONEDNN} has no libdnnl.so.3")
+
+
+def _path_of_kernels() -> Path:
+    path = Path(__file__).with_name(f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}")
+    if not path.is_file():
+        raise LookupError(f"{path.name} was not built when the package was installed")
+    return path
+
+
+def _register(functions: ctypes.CDLL, family: str) -> None:
+    name = f"emulator_{family.lower()}"
+    identity = _capsule(functions, f"{family}TypeId")
+    about = _capsule(functions, f"{family}TypeInfo")
+    jax.ffi.register_ffi_type(name, {"type_id": identity, "type_info": about}, platform="cpu")
+    stages = {
+        "instantiate": jax.ffi.pycapsule(getattr(functions, f"{family}Instantiate")),
+        "execute": jax.ffi.pycapsule(getattr(functions, f"{family}Execute")),
+    }
+    jax.ffi.register_ffi_target(name, stages, platform="cpu")
+
+
+def _capsule(functions: ctypes.CDLL, name: str) -> Any:
+    """What a function without arguments points to, in the form that jax takes."""
+    get = getattr(functions, name)
+    get.restype = ctypes.c_void_p
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(get(), None, None)
+
+
+def threads() -> int:
+    """Threads that XLA computes with in this process: among so many a call is divided."""
+    wanted = os.environ.get("NPROC", "").strip()
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,1 @@
+"""The native kernels: what they compute, and when they are left out."""

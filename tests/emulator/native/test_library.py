@@ -1,0 +1,246 @@
+"""When the native kernels are loaded, and what they say of a call that is not theirs."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from emulator.kernels.convolutions import convolve
+from emulator.kernels.products import product
+from emulator.kernels.target import lowered_for, target_of
+from emulator.kernels.windows import Window
+from emulator.native import library as module
+from emulator.native.library import (
+    NATIVE_VARIABLE,
+    leave_native_out,
+    native_library,
+    threads,
+    without_native,
+)
+from tests.processes import finished
+
+pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
+
+ROOT = Path(__file__).parents[3]
+WINDOW = Window(
+    kernel=(3, 3), stride=(1, 1), dilation=(1, 1), low=(1, 1), high=(1, 1), out=(16, 16)
+)
+
+
+def _text() -> str:
+    """A convolution and a product as they are lowered now."""
+
+    def both(x: jax.Array, w: jax.Array, a: jax.Array) -> Any:
+        return convolve(x, w, WINDOW, 1), product("ij,jk->ik", a, a)
+
+    shapes = ((4, 8, 16, 16), (8, 8, 3, 3), (256, 256))
+    run: Any = jax.jit(both)
+    return run.lower(*(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes)).as_text()
+
+
+def _calls() -> set[str]:
+    text = _text()
+    return {name for name in ("emulator_convolution", "emulator_product") if f"@{name}" in text}
+
+
+EVERY = {"emulator_convolution", "emulator_product"}
+
+
+def test_they_are_called_on_one_processor_alone() -> None:
+    assert _calls() == EVERY
+    for target in (target_of("cpu", 2), target_of("cuda")):
+        with lowered_for(target):
+            assert not _calls()
+    assert _calls() == EVERY
+
+
+def test_they_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with without_native():
+        assert not _calls()
+    leave_native_out("a test says so")
+    try:
+        assert not _calls()
+    finally:
+        leave_native_out(None)
+    monkeypatch.setenv(NATIVE_VARIABLE, "0")
+    assert not _calls()
+    monkeypatch.setenv(NATIVE_VARIABLE, "1")
+    assert _calls() == EVERY
+
+
+@pytest.fixture
+def loaded_anew() -> Iterator[None]:
+    """The library is looked for again, and again after the test."""
+    module._loaded.cache_clear()
+    yield
+    module._loaded.cache_clear()
+    assert native_library() is not None
+
+
+@pytest.mark.usefixtures("loaded_anew")
+@pytest.mark.parametrize("missing", ["kernels", "onednn", "its file", "openmp"])
+def test_one_line_says_what_is_missing(
+    missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def absent(*_: Any) -> Any:
+        raise importlib.metadata.PackageNotFoundError
+
+    def unreadable() -> Any:
+        raise OSError("libgomp.so.1: cannot open shared object file")
+
+    if missing == "kernels":
+        monkeypatch.setattr(module.sysconfig, "get_config_var", lambda _: ".none.so")
+        line = "_kernels.none.so was not built when the package was installed"
+    elif missing == "onednn":
+        monkeypatch.setattr(module.importlib.metadata, "files", absent)
+        line = "the package onednn-cpu-gomp is not installed"
+    elif missing == "its file":
+        monkeypatch.setattr(module.importlib.metadata, "files", lambda _: None)
+        line = "the package onednn-cpu-gomp has no libdnnl.so.3"
+    else:
+        monkeypatch.setattr(module, "_load_openmp", unreadable)
+        line = "libgomp.so.1: cannot open shared object file"
+    with caplog.at_level(logging.WARNING):
+        assert not _calls()
+        assert not _calls()
+    (record,) = caplog.records
+    assert record.getMessage() == f"native kernels are left out, XLA's own are used: {line}"
+
+
+@pytest.mark.usefixtures("loaded_anew")
+@pytest.mark.parametrize("where", ["another system", "an old processor", "no cpu"])
+def test_elsewhere_they_are_left_out_without_a_word(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def devices(backend: str) -> Any:
+        raise RuntimeError(f"Unknown backend {backend}. Available backends are ['cuda']")
+
+    if where == "another system":
+        monkeypatch.setattr(module.sys, "platform", "darwin")
+    elif where == "an old processor":
+        monkeypatch.setattr(module, "_WANTED_ISA", "avx1024")
+    else:
+        monkeypatch.setattr(module.jax, "local_devices", devices)
+    assert native_library() is None
+    assert not caplog.records
+
+
+def test_torchs_openmp_does_where_the_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def load(name: str) -> None:
+        opened.append(name)
+        if name == "libgomp.so.1":
+            raise OSError(name)
+
+    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    module._load_openmp()
+    assert opened[0] == "libgomp.so.1"
+    assert Path(opened[1]).parts[-3:] == ("torch", "lib", "libgomp.so.1")
+    assert Path(opened[1]).is_file()
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(OSError, match="libgomp"):
+        module._load_openmp()
+
+
+def test_threads_are_those_of_xla(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NPROC", "3")
+    assert threads() == 3
+    monkeypatch.delenv("NPROC")
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1, 2, 3, 4})
+    assert threads() == 5
+
+
+_ATTRIBUTES: dict[str, Any] = {
+    name: np.int64(value)
+    for name, value in {
+        "turned_a": 0, "turned_b": 0, "biased": 0, "narrow": 0, "rounded": 0, "threads": 1,
+    }.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "y", "dtype", "scratch"),
+    [
+        ((4, 6), (6, 5), (4, 4), "float32", 4096),
+        ((4, 5), (6, 5), (4, 5), "float32", 4096),
+        ((4, 6), (7, 5), (4, 5), "float32", 4096),
+        ((4, 6), (6, 5), (4, 5), "bfloat16", 4096),
+    ],
+    ids=["result", "left", "right", "type"],
+)
+def test_shapes_that_are_not_the_calls_are_an_error(
+    a: tuple[int, ...], b: tuple[int, ...], y: tuple[int, ...], dtype: str, scratch: int
+) -> None:
+    """A kernel reads and writes no element beyond what it was made for."""
+    assert _product_of(a, b, y, dtype, scratch) == "shapes or types are not those"
+
+
+def test_too_little_scratch_memory_is_an_error() -> None:
+    """oneDNN wants some for a factor that it copies."""
+    shape = (1, 8, 512, 512)
+    wanted = native_library()
+    assert wanted is not None
+    size = wanted.scratch("product_scratch", shape, 1, 1, 0, 0, 0, 1)
+    if not size:
+        pytest.skip("oneDNN copies neither factor on this processor")
+    attributes = {**_ATTRIBUTES, "turned_a": np.int64(1), "turned_b": np.int64(1)}
+    said = _product_of((512, 8), (512, 512), (8, 512), "float32", size - 1, shape, attributes)
+    assert said == "shapes or types are not those"
+
+
+def _product_of(
+    a: tuple[int, ...], b: tuple[int, ...], y: tuple[int, ...], dtype: str, scratch: int,
+    shape: tuple[int, ...] = (1, 4, 6, 5), attributes: dict[str, Any] = _ATTRIBUTES,
+) -> str:  # fmt: skip
+    results = (jax.ShapeDtypeStruct(y, jnp.float32), jax.ShapeDtypeStruct((scratch,), jnp.uint8))
+    call = jax.ffi.ffi_call("emulator_product", results)
+    run: Any = jax.jit(lambda a, b: call(a, b, shape=np.asarray(shape, np.int64), **attributes))
+    with pytest.raises(Exception, match="product: ") as caught:
+        jax.block_until_ready(run(jnp.ones(a, dtype), jnp.ones(b, dtype)))
+    return str(caught.value).partition("product: ")[2][:29]
+
+
+def test_torchs_threads_stay_as_they_are() -> None:
+    """oneDNN runs with one thread of its own; what OpenMP is told for that is told back."""
+    code = """
+import torch
+torch.set_num_threads(3)
+from tests.emulator.native.test_library import EVERY, _calls, run_both
+assert _calls() == EVERY
+run_both()
+print(torch.get_num_threads())
+"""
+    done = finished([sys.executable, "-c", code], cwd=ROOT)
+    assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
+
+
+def run_both() -> None:
+    """Compute a convolution and a product by native kernels, on several threads."""
+    x, w, a = jnp.ones((4, 8, 16, 16)), jnp.ones((8, 8, 3, 3)), jnp.ones((256, 256))
+    for _ in range(3):
+        y = jax.jit(lambda x, w: convolve(x, w, WINDOW, 1))(x, w)
+        z = jax.jit(lambda a: product("ij,jk->ik", a, a))(a)
+        assert float(y[0, 0, 5, 5]) == 72
+        assert float(z[0, 0]) == 256
+
+
+def test_xla_s_own_kernels_give_the_same_numbers() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4, 8, 16, 16), np.float32)
+    w = rng.standard_normal((8, 8, 3, 3), np.float32)
+    run = functools.partial(convolve, window=WINDOW, groups=1)
+    native = jax.jit(lambda x, w: run(x, w))(x, w)
+    with without_native():
+        plain = jax.jit(lambda x, w: run(x, w))(x, w)
+    np.testing.assert_allclose(native, plain, rtol=1e-6, atol=4e-7 * (4 + 72))
