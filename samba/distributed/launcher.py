@@ -248,7 +248,7 @@ class _Replica:
         for thread, pipe in zip(self._threads, self._pipes, strict=True):
             if thread.is_alive():
                 thread.join(2)
-            if not thread.is_alive():  # who is still reading would not let it be closed
+            if not thread.is_alive():  # a thread that still reads would block the close
                 pipe.close()
         if self._log is not None:
             self._log.close()

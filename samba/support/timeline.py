@@ -110,7 +110,7 @@ class KernelNotes(Protocol):
 
 
 class SectionClock:
-    """How long sections take, for who measures them.
+    """How long sections take, for code that measures them.
 
     Args:
         beside: What notes all of it, too.
@@ -156,7 +156,7 @@ class SectionClock:
             self.beside.executed(section, executable, program)
 
     def take(self) -> float:
-        """Seconds that sections took since the last call of this."""
+        """Seconds that sections have taken since this was called last."""
         taken, self._seconds = self._seconds, 0.0
         return taken
 
