@@ -344,15 +344,15 @@ def start_jax(
         deadline: Seconds that an operation may take.
 
     Raises:
-        DataParallelError: If the replicas are on several hosts and nobody knows where they meet.
+        DataParallelError: If the replicas are on several hosts and no address is known to meet at.
     """
     from emulator.replicas.comm import jaxmesh  # noqa: PLC0415  # jax, for this engine only
 
     if rank == 0:
         if not place.address:
             raise DataParallelError(
-                "engine jax: the replicas are on several hosts, and nobody knows where they meet. "
-                "Set MASTER_ADDR to an address of rank 0's host that the others reach.",
+                "engine jax: the replicas are on several hosts, and no address is given to meet "
+                "at. Set MASTER_ADDR to an address of rank 0's host that the others reach.",
                 ranks=(0,),
             )
         with listener(place.address, 0) as probe:

@@ -99,8 +99,8 @@ class _Traced:
 def _tell_name(name: str) -> None:
     tell(
         "name-in-forward",
-        f"{calling_line()}: forward() names a tensor {name!r}. The program knows what forward() "
-        "computes by names of its own; those of inputs and outputs count",
+        f"{calling_line()}: forward() names a tensor {name!r}. The program itself names what "
+        "forward() computes; only names of inputs and outputs count",
     )
 
 
