@@ -174,7 +174,7 @@ class ScriptFailed(BenchError):
         self.script, self.reason = script, reason
         super().__init__(
             f"{script} measure-sections: {reason}. A script measures PEFs of its own model; give "
-            "--base-script where that of base was another"
+            "--base-script if base had another script"
         )
 
 

@@ -109,16 +109,16 @@ def keep_base(path: Path, pef: Path, times: Mapping[str, Sequence[float]]) -> No
 
 @contextlib.contextmanager
 def opened_base(path: Path) -> Iterator[Base]:
-    """What a base holds.
+    """Open a base to compare with.
 
     Args:
-        path: A PEF, or what :func:`keep_base` wrote.
+        path: A PEF, or a file that :func:`keep_base` wrote.
 
     Yields:
-        The base; its PEF is there as long as the context lasts.
+        The base. Its PEF exists as long as the context lasts.
 
     Raises:
-        BadBase: If it is neither, or damaged.
+        BadBase: If the file is neither of them, or is damaged.
     """
     if _first_byte(path, BadBase) not in _MARKS:
         try:

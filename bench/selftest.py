@@ -42,17 +42,17 @@ def _said(verdict: Verdict) -> str:
 def quiet_runs(
     count: int, settings: GateSettings, case: str, make: MakeMeasure, tell: Callable[[str], None]
 ) -> bool:
-    """Run the gate on identical code so many times.
+    """Run the gate several times on identical code.
 
     Args:
         count: How many times.
         settings: How to measure.
         case: Name of the case.
-        make: What measures it.
-        tell: Called with what goes on.
+        make: Gives a function that measures it.
+        tell: Receives a line on each time.
 
     Returns:
-        Whether it was quiet every time.
+        Whether the gate found no difference in any of them.
     """
     tripped = 0
     with make(settings) as measure:

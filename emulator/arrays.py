@@ -90,7 +90,7 @@ def read_arrays(path: str, fits: Fits, names: Sequence[str] = ()) -> dict[str, n
 
     Args:
         path: The file.
-        fits: Asked for each array with its name, shape and dtype.
+        fits: Refuses an array by its name, shape and dtype.
         names: Names of the arrays that it may hold, for errors.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The processor that this process runs on: who made it, which generation it is, what it can do."""
+"""The processor that this process runs on: its maker, its generation, and what it can do."""
 
 from __future__ import annotations
 

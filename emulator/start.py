@@ -3,10 +3,10 @@
 Programs run where jax by itself does: on a GPU if it finds one, else on the CPU. ``JAX_PLATFORMS``
 says otherwise (docs/devices.md). Replicas of one host take a device each: :func:`prefer_device`.
 
-Two lines concern nobody who uses this project: that there is no TPU, and that a process forks while
-jax's threads run. The second is right where the child goes on with jax; the workers of torch's
-``DataLoader`` load data and never do. All other forks are still warned of, and a child that asks
-for a device is refused (:mod:`emulator.forks`).
+Two lines of jax do not concern users of this project: that there is no TPU, and that a process
+forks while jax's threads run. The second is right where the child goes on with jax; the workers of
+torch's ``DataLoader`` load data and never do. All other forks are still warned of, and a child that
+asks for a device is refused (:mod:`emulator.forks`).
 """
 
 from __future__ import annotations

@@ -44,6 +44,7 @@ class OptimizerRule:
     """What an optimizer of one kind has.
 
     Args:
+        host: Its class on the host, by module and name.
         options: Its options, with what each may be.
         argins: Its hyperparameters, with the kind of argin that each is.
         states: The states of each of its parameters, in order.
@@ -53,6 +54,7 @@ class OptimizerRule:
         since: The first version of the format that knows it.
     """
 
+    host: str
     options: Mapping[str, Range]
     argins: Mapping[str, ArginKind]
     states: tuple[StateRule, ...]
@@ -76,6 +78,7 @@ _MOMENTS = (StateRule(name="exp_avg"), StateRule(name="exp_avg_sq"))
 _BETAS: Mapping[str, Range] = {"beta1": _FRACTION, "beta2": _FRACTION, "eps": _NOT_NEGATIVE}
 
 _ADAM = OptimizerRule(
+    host="torch.optim.Adam",
     options={"amsgrad": _SWITCH, **_BETAS, "maximize": _SWITCH},
     argins=_LR_AND_DECAY,
     states=(*_MOMENTS, StateRule(name="max_exp_avg_sq", option="amsgrad")),
@@ -83,6 +86,7 @@ _ADAM = OptimizerRule(
 )
 OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
     OptimizerKind.SGD: OptimizerRule(
+        host="torch.optim.SGD",
         options={"dampening": FINITE, "maximize": _SWITCH, "nesterov": _SWITCH},
         argins=_WITH_MOMENTUM,
         states=(_MOMENTUM,),
@@ -91,14 +95,17 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         counts=False,
     ),
     OptimizerKind.ADAM: _ADAM,
-    OptimizerKind.ADAMW: replace(_ADAM, flops=14),  # the decay is one product of the weight
+    # The decay is one product of the weight.
+    OptimizerKind.ADAMW: replace(_ADAM, host="torch.optim.AdamW", flops=14),
     OptimizerKind.QADAM: OptimizerRule(
+        host="samba.optim.qadam.QAdamOptimizer",
         options={**_BETAS, "warmup_steps": _NOT_NEGATIVE},
         argins=_LR_AND_DECAY,
         states=_MOMENTS,
         flops=17,  # Adam's, and a choice for each moment
     ),
     OptimizerKind.RMSPROP: OptimizerRule(
+        host="torch.optim.RMSprop",
         options={
             "alpha": _NOT_NEGATIVE,
             "centered": _SWITCH,
@@ -116,6 +123,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         since=3,
     ),
     OptimizerKind.ADAGRAD: OptimizerRule(
+        host="torch.optim.Adagrad",
         options={
             "eps": _NOT_NEGATIVE,
             "initial_accumulator_value": _NOT_NEGATIVE,
@@ -128,6 +136,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         since=3,
     ),
     OptimizerKind.ADADELTA: OptimizerRule(
+        host="torch.optim.Adadelta",
         options={"eps": _NOT_NEGATIVE, "maximize": _SWITCH, "rho": RATE},
         argins=_LR_AND_DECAY,
         states=(StateRule(name="square_avg"), StateRule(name="acc_delta")),
@@ -135,6 +144,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         since=3,
     ),
     OptimizerKind.ADAMAX: OptimizerRule(
+        host="torch.optim.Adamax",
         options={**_BETAS, "maximize": _SWITCH},
         argins=_LR_AND_DECAY,
         states=(StateRule(name="exp_avg"), StateRule(name="exp_inf")),
@@ -142,6 +152,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         since=3,
     ),
     OptimizerKind.NADAM: OptimizerRule(
+        host="torch.optim.NAdam",
         options={
             **_BETAS,
             "decoupled_weight_decay": _SWITCH,
@@ -155,6 +166,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         since=3,
     ),
     OptimizerKind.RADAM: OptimizerRule(
+        host="torch.optim.RAdam",
         options={**_BETAS, "decoupled_weight_decay": _SWITCH, "maximize": _SWITCH},
         argins=_LR_AND_DECAY,
         states=_MOMENTS,
@@ -164,6 +176,24 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
     ),
 }
 """What an optimizer of each kind has."""
+
+
+def settings_of(rule: OptimizerRule) -> tuple[str, ...]:
+    """The settings of a parameter group that a PEF holds as options, by torch's names.
+
+    Args:
+        rule: What the optimizer has.
+
+    Returns:
+        Names of settings. What a state starts from is none: torch takes it from the optimizer.
+
+    Example:
+        >>> settings_of(OPTIMIZER_RULES[OptimizerKind.ADAMAX])
+        ('betas', 'eps', 'maximize')
+    """
+    firsts = {state.first for state in rule.states}
+    names = ("betas" if n in ("beta1", "beta2") else n for n in rule.options if n not in firsts)
+    return tuple(dict.fromkeys(names))
 
 
 def state_rules(kind: OptimizerKind, options: Mapping[str, float]) -> tuple[StateRule, ...]:

@@ -33,7 +33,7 @@ class SambaAtexit:
 
     @classmethod
     def on_failure(cls, watcher: Callable[[BaseException], None]) -> None:
-        """Registers who is told of the error when :meth:`run_with_abexit` ends the process.
+        """Registers a function that gets the error when :meth:`run_with_abexit` ends the process.
 
         Args:
             watcher: Called with the error, before the handlers run.

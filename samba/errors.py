@@ -105,7 +105,7 @@ class UnsupportedKeyword(SambaError, TypeError):
         self.function, self.found, self.wanted = function, found, wanted
         super().__init__(
             f"{function}({', '.join(found)}): not supported on the RDU. "
-            f"Leave out what is not among {', '.join(wanted)}."
+            f"Leave out all keywords but {', '.join(wanted)}."
         )
 
 

@@ -267,7 +267,7 @@ def _rebuild_reduction(tensor: SambaTensor) -> Any:
 
 
 def _saved_by_torch(frame: FrameType | None) -> bool:
-    """Whether a tensor is pickled by ``torch.save``: who called, but for a pickler in Python."""
+    """Whether ``torch.save`` pickles a tensor: the first caller outside of Python's own pickler."""
     while frame is not None and frame.f_globals.get("__name__") == "pickle":
         frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__") == "torch.serialization"

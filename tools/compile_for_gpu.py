@@ -3,9 +3,9 @@
     JAX_PLATFORMS=cpu JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 tools/compile_for_gpu.py model.pef ...
 
 XLA's compiler for CUDA takes a description of the GPU in the place of one; it comes with the extra
-``cuda``. Nothing is run. Both variables are jax's: without them it looks for a GPU first. Printed
-are, for each graph, the products and calls of libraries in the executable, how many of float32 do
-not say that they are exact, and the bytes it needs.
+``cuda``. Nothing is run. Both variables are jax's: without them it looks for a GPU first. For each
+graph, it prints the products and calls of libraries in the executable, how many of float32 do not
+say that they are exact, and the bytes that the executable needs.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _toml_text(text: str) -> str:
 
 def _text(path: str) -> str:
     try:
-        # Without waiting for who writes to a pipe.
+        # Opening a pipe must not wait for its writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -200,7 +200,7 @@ def _needed(found: Mapping[str, Any], key: str, where: str, problems: list[str])
 
 
 def _number(value: Any, key: str, problems: list[str]) -> float:
-    """A rate or a size; what is none becomes a problem."""
+    """A rate or a size; any other value becomes a problem."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             if is_rate(value) and is_rate(float(value) * _GIGA):

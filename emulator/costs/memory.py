@@ -174,7 +174,7 @@ class MemoryNeed:
     Args:
         argument: Bytes of what it takes.
         output: Bytes of what it gives back.
-        alias: Those of them that take the place of an argument.
+        alias: Bytes of results that take the place of an argument.
         outside: Bytes by role of arguments and results together.
         moments: What its own memory holds, in the order of what is computed.
         highest: The index of the first moment with most of it; -1 if nothing is computed.

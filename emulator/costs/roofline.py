@@ -2,9 +2,9 @@
 
 A machine cannot compute faster than its best rate of products, nor move bytes faster than its
 memory: the larger of the two times is a bound for whoever computes these products and moves these
-bytes. Products of several types follow each other. What is no product is not counted as computing:
-it hides behind the bytes. Latency is not modelled: the start of a kernel, a loop's turns,
-dependencies between operations. So a small section takes much longer than its bound.
+bytes. Products of several types follow each other. Other operations are not counted as computing:
+they take less time than the bytes that they move. Latency is not modelled: the start of a kernel, a
+loop's turns, dependencies between operations. So a small section takes much longer than its bound.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Cost:
     """Operations and bytes.
 
     Args:
-        work: Floating point operations, of products by type and all others, and the ops of which
-            nobody has said what they take.
+        work: Floating point operations, of products by type and all others, and the ops
+            whose operations are not known.
         bytes_read: Bytes that have to come from memory.
         bytes_written: Bytes that have to go there.
 

@@ -76,7 +76,7 @@ def jax_product_rate(shape: Sequence[int], dtype: str, seconds: float) -> float:
     Returns:
         Operations a second.
     """
-    import jax  # noqa: PLC0415  # who reads a machine from a file needs none
+    import jax  # noqa: PLC0415  # a machine that is read from a file needs no jax
     import jax.numpy as jnp  # noqa: PLC0415  # as above
 
     lib, arrays = cast("Any", jax), cast("Any", jnp)  # jax types what is used here in part

@@ -29,7 +29,7 @@ class Flops:
         products: Operations of matrix products and convolutions, by the type that is multiplied,
             in the order of types.
         other: All other operations.
-        unknown: Ops among it of which nobody has said what they take; they are not in the figures.
+        unknown: Ops whose operations are not known; they are not in the figures.
     """
 
     products: tuple[tuple[DType, int], ...] = ()
@@ -67,7 +67,7 @@ def node_flops(graph: Graph | Gradient, node: Node) -> Flops:
         node: The node.
 
     Returns:
-        Its operations; of an op whose cost nobody has said, none and its name.
+        Its operations; none and the name of the op if its cost is not known.
 
     Example:
         >>> from pef_schema.program import Ref, Value
@@ -145,7 +145,7 @@ def _counted(
         return None
 
 
-# -- what is no product: elementwise operations, reductions, norms, losses ------
+# -- all but products: elementwise operations, reductions, norms, losses ------
 
 
 def _input(at: NamedArgs, position: int, factor: int) -> int:
@@ -251,9 +251,9 @@ def has_other(op: str) -> bool:
 
 
 def _other_flops(graph: Graph | Gradient, node: Node) -> int:
-    """Operations of a node that are no products.
+    """Operations of a node other than products.
 
-    An op of whose count nothing is said is elementwise: one for each element of its result.
+    An op without a count is elementwise: one operation for each element of its result.
 
     Args:
         graph: Its graph, or the custom gradient that it is of.
@@ -267,7 +267,7 @@ def _other_flops(graph: Graph | Gradient, node: Node) -> int:
 
 
 def _other_gradient_flops(graph: Graph | Gradient, node: Node) -> int:
-    """Operations of a node's gradient that are no products: about those of the node per argument.
+    """Operations of a node's gradient other than products: per argument about those of the node.
 
     Args:
         graph, node: As :func:`_other_flops` takes them.

@@ -1,9 +1,9 @@
 """Memory that an op takes beside what it reads and makes.
 
-Said is what is large: the scores of attention, the gates of recurrent layers, and the windows of
-convolutions and pools where these are laid side by side. Which convolutions are computed so depends
-on the processor as well (:mod:`emulator.kernels`); what is said here holds for those of few
-channels, which are on all.
+The rules here count what is large: the scores of attention, the gates of recurrent layers, and the
+windows of convolutions and pools where they are laid side by side. Which convolutions do that
+depends on the processor as well (:mod:`emulator.kernels`); the rule here holds for convolutions of
+few channels, which do it on every processor.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def scratch_of(graph: Graph | Gradient, node: Node) -> Scratch:
         node: The node.
 
     Returns:
-        The bytes; none for an op of which nobody has said anything.
+        The bytes; none for an op without a rule.
     """
     kind = facts_of(node.op).scratch
     return _NONE if kind is None else _RULES[kind](NamedArgs(graph, node))

@@ -141,7 +141,7 @@ _MOST_NAMES = 3
 
 
 def operation_of(program: Program, steps: StepKey, variant: Variant) -> str:
-    """What a run is, in words that are the same for no other run of the program.
+    """A description of a run, which no other run of the program has.
 
     Args:
         program: The program.

@@ -245,8 +245,8 @@ _ABANDONED = 3600.0
 class KeptFiles:
     """Bytes by name, for this user alone.
 
-    Nothing that goes wrong with the folder is an error: a file that cannot be read is none, one
-    that cannot be written is left, and the first reason is logged.
+    Nothing that goes wrong with the folder is an error: a file that cannot be read counts
+    as missing, one that cannot be written is left out, and the first reason is logged.
 
     Args:
         folder: Where the files lie; made when the first one is written.
@@ -351,7 +351,7 @@ class KeptFiles:
             total -= length
 
     def _is_ours(self) -> bool:
-        """Whether nobody but this user can write there: what is read is run."""
+        """Whether only this user can write there: executables that are read are run."""
         _check_owner(self.folder.stat(), self.folder)
         return True
 

@@ -1,8 +1,8 @@
 """Which values of a function are made in memory, once.
 
 XLA:CPU fuses a cheap operation into each of its readers, and so on into theirs: each of them
-computes it anew. Here a value that several kernels want is looked at before XLA is: what takes more
-than writing it and reading it back is made once.
+computes it anew. Here a value that several kernels want is looked at before XLA runs: it
+is made once if computing it takes longer than writing it and reading it back.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def made_in_memory(flat: FlatPlan) -> set[Any]:
 
 
 class _Planner:
-    """Plans one function: what it takes to make each value, then who wants it.
+    """Plans one function: what each value takes to be made, then which kernels want it.
 
     Args:
         flat: The function.
@@ -211,7 +211,7 @@ _HOLDING = {
 
 
 def planned(traced: ClosedJaxpr) -> ClosedJaxpr:
-    """Let no value be fused into several kernels that is better made once, in memory.
+    """Keep XLA from fusing a value into several kernels where it is better made once, in memory.
 
     Args:
         traced: What is to be compiled for the CPU.

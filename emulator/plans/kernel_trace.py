@@ -34,7 +34,7 @@ _MARK = "samba kernel trace"
 """The event by which the profiler's clock is compared with that of the process."""
 
 Event = tuple[str, float, float]
-"""Name, start and end, in a unit of who has them."""
+"""Name, start and end; which unit the times have depends on the source."""
 
 
 class ProfilerInUse(DeviceError):
@@ -155,7 +155,7 @@ MOVES = frozenset({"copy", "transpose", "reshape", "bitcast", "slice", "concaten
 """Instructions that compute nothing."""
 
 NAMED = ("convolution", "dot", "reduce-window", "scatter", "sort", "gather", "reduce")
-"""Instructions that a fusion is named after, the first of them that it has."""
+"""A fusion is named after the first of these instructions that it has."""
 
 RENAMES = frozenset({"bitcast", "get-tuple-element"})
 """Instructions that pass on what they take."""

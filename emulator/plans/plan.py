@@ -42,7 +42,7 @@ class Plan:
 
     Args:
         call: The compiled executable, a function of arrays in the order of ``reads``. It holds
-            signals back where it has to: ``Device.run`` is who may call it.
+            signals back where it has to; only ``Device.run`` may call it.
         executables: What it calls, as jax describes it: one ``jax.stages.Compiled``, or those of
             its parts, each once.
         memory: What it takes of memory; None where the backend does not say.

@@ -300,8 +300,8 @@ def flattened(jaxpr: Jaxpr, forms: Forms, *, whole: bool = False) -> FlatPlan:
     Args:
         jaxpr: A traced plan without effects.
         forms: Numbers of operations.
-        whole: Whether calls are opened, too, whose results nobody reads but the caller of the plan,
-            as an update's.
+        whole: Whether calls are opened, too, whose results only the caller of the plan reads, as
+            those of an update.
 
     Returns:
         The operations.

@@ -66,7 +66,7 @@ def divides_batch(batch: Any, microbatch: Any) -> bool:
     """Whether a batch consists of whole microbatches.
 
     Args:
-        batch: Samples in a batch; what is no whole number is not looked at.
+        batch: Samples in a batch. Anything but a whole number is not checked.
         microbatch: Samples in a microbatch, or None.
 
     Example:

@@ -38,7 +38,7 @@ class Status(enum.Enum):
     FAILED = "failed"
     """The device raised an error instead of computing it."""
     DRAWN = "random numbers"
-    """Drawn by the device and given to torch; only shape and dtype are compared."""
+    """The device draws them and torch takes them from it; only shape and dtype are compared."""
     EXPECTED = "expected difference"
     """The arithmetic that was asked for differs from torch's."""
 

@@ -1,20 +1,20 @@
 """Optimizers: described as data that the device can execute, with their regions.
 
-To add an optimizer: an ``OptimizerKind``, what it has in ``pef_schema.optimizer_rules``, a row in
-``_KINDS`` here, and its update rule in ``emulator.lowering.update_rules``.
+``pef_schema.optimizer_rules`` says what an optimizer of each kind has.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import pkgutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from pef_schema.errors import SambaError
-from pef_schema.optimizer_rules import OPTIMIZER_RULES, StateRule, state_rules
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, OptimizerRule, StateRule, state_rules
 from pef_schema.program import (
     ArginKind,
     DType,
@@ -25,7 +25,6 @@ from pef_schema.program import (
     Value,
 )
 from samba.compiler.placement import PlacedGraph, RegionTable
-from samba.optim.qadam import QAdamOptimizer
 from samba.tracer.traced import Source, Traced
 
 
@@ -36,7 +35,7 @@ class UnsupportedOptimizer(SambaError):
 
     def __init__(self, *, found: str, reason: str = "") -> None:
         self.found = found
-        known = ", ".join(cls.__name__ for cls, _ in _KINDS)
+        known = ", ".join(cls.__name__ for cls in KINDS)
         super().__init__(
             f"optimizer {found}: {reason or 'no update rule for it on the device'}; "
             f"wanted one of {known} (from samba.optim, torch.optim or samba.distributed.bagua). "
@@ -71,50 +70,10 @@ class GroupSpec:
     max_grad_norm: float | None
 
 
-_Describe = Callable[[torch.optim.Optimizer, dict[str, Any]], dict[str, float]]
-"""Options of a group of an optimizer, by the names that its update rule has for them."""
-
-
-def _named(*names: str) -> _Describe:
-    """Options that the groups hold as numbers under their own names, and ``betas`` as two."""
-
-    def options(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, float]:
-        del optimizer
-        found = {name: float(group[name]) for name in names if name != "betas"}
-        if "betas" in names:
-            found["beta1"], found["beta2"] = (float(beta) for beta in group["betas"])
-        return found
-
-    return options
-
-
-def _adagrad(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, float]:
-    # torch fills all sums with the optimizer's own value, whatever a group says.
-    initial = float(optimizer.defaults["initial_accumulator_value"])
-    found = _named("eps", "lr_decay", "maximize")(optimizer, group)
-    return {**found, "initial_accumulator_value": initial}
-
-
-def _qadam(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, float]:
-    warmup_steps = cast("QAdamOptimizer", optimizer).warmup_steps
-    return {**_named("betas", "eps")(optimizer, group), "warmup_steps": float(warmup_steps)}
-
-
-_adam = _named("amsgrad", "betas", "eps", "maximize")
-_decoupling = ("betas", "decoupled_weight_decay", "eps", "maximize")
-# AdamW first: it is a subclass of Adam.
-_KINDS: tuple[tuple[type[torch.optim.Optimizer], tuple[OptimizerKind, _Describe]], ...] = (
-    (torch.optim.AdamW, (OptimizerKind.ADAMW, _adam)),
-    (torch.optim.Adam, (OptimizerKind.ADAM, _adam)),
-    (torch.optim.SGD, (OptimizerKind.SGD, _named("dampening", "maximize", "nesterov"))),
-    (QAdamOptimizer, (OptimizerKind.QADAM, _qadam)),
-    (torch.optim.RMSprop, (OptimizerKind.RMSPROP, _named("alpha", "centered", "eps", "maximize"))),
-    (torch.optim.Adagrad, (OptimizerKind.ADAGRAD, _adagrad)),
-    (torch.optim.Adadelta, (OptimizerKind.ADADELTA, _named("eps", "maximize", "rho"))),
-    (torch.optim.Adamax, (OptimizerKind.ADAMAX, _named("betas", "eps", "maximize"))),
-    (torch.optim.NAdam, (OptimizerKind.NADAM, _named(*_decoupling, "momentum_decay"))),
-    (torch.optim.RAdam, (OptimizerKind.RADAM, _named(*_decoupling))),
-)
+KINDS: dict[type[torch.optim.Optimizer], OptimizerKind] = {
+    pkgutil.resolve_name(rule.host): kind for kind, rule in OPTIMIZER_RULES.items()
+}
+"""The kind of each class that the device knows."""
 
 ARGIN_KEYS = {
     ArginKind.LR: "lr",
@@ -154,12 +113,12 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
     specs: list[GroupSpec] = []
     several = sum(len(o.param_groups) for o in optimizers) > 1
     for owner, optimizer in enumerate(optimizers):
-        kind, describe = _kind(optimizer)
+        kind = _kind(optimizer)
         rule = OPTIMIZER_RULES[kind]
         prefix = getattr(optimizer, "argin_region_name", "") or ""
         for index, group in enumerate(optimizer.param_groups):
             name = f"{kind.name.lower()}{owner}" + (f"_group{index}" if index else "")
-            options = describe(optimizer, group)
+            options = _options(rule, optimizer, group)
             suffix = f"_group{index}" if index else ""
             label = f"{prefix}{suffix}" if prefix else (name if several else "")
             specs.append(
@@ -174,19 +133,34 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
                     ),
                     options=tuple(sorted(options.items())),
                     states=state_rules(kind, options),
-                    has_step=rule.counts or options["dampening"] != 0.0,
+                    has_step=rule.counts or options.get("dampening", 0.0) != 0.0,
                     max_grad_norm=getattr(optimizer, "max_grad_norm", None),
                 )
             )
     return specs
 
 
-def _kind(optimizer: torch.optim.Optimizer) -> tuple[OptimizerKind, _Describe]:
-    for cls, entry in _KINDS:
-        if isinstance(optimizer, cls):
+def _kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
+    for cls in type(optimizer).__mro__:  # AdamW before Adam, whose subclass it is
+        if cls in KINDS:
             _refuse_own_step(optimizer, cls)
-            return entry if entry[0] is not OptimizerKind.ADAM else (_adam_kind(optimizer), _adam)
+            kind = KINDS[cls]
+            return _adam_kind(optimizer) if kind is OptimizerKind.ADAM else kind
     raise UnsupportedOptimizer(found=type(optimizer).__name__)
+
+
+def _options(
+    rule: OptimizerRule, optimizer: torch.optim.Optimizer, group: dict[str, Any]
+) -> dict[str, float]:
+    """Options of a group: its settings, or attributes of the optimizer that it lacks."""
+    found: dict[str, Any] = vars(optimizer) | group
+    if "beta1" in rule.options:
+        found["beta1"], found["beta2"] = group["betas"]
+    for state in rule.states:
+        if isinstance(state.first, str):
+            # torch fills all states with the optimizer's own value, whatever a group says.
+            found[state.first] = optimizer.defaults[state.first]
+    return {name: float(found[name]) for name in rule.options}
 
 
 def _refuse_own_step(optimizer: torch.optim.Optimizer, cls: type[torch.optim.Optimizer]) -> None:

@@ -61,7 +61,7 @@ _END_SECONDS = 3
 """How long a process that failed may take to end in the usual way."""
 _CORES_OF_MESH = 2
 """A thread of XLA's looks out for the other processes' parts without a pause: on one core it keeps
-those who would bring them from running, and a step takes three times as long."""
+the threads from running that would bring them, and a step takes three times as long."""
 _ADVICE = "All ranks stop; start again from the last checkpoint."
 _SAME = "All of them must run the same PEF with the same arguments."
 _UNEVEN = (
@@ -260,7 +260,7 @@ class Job:
                 failure = PeerLost(**details)
             case StepAbandoned(signal=number):
                 failure = StepAbandoned(signal=number, **details)
-            case _:  # nobody need be gone: the error itself tells what it was
+            case _:  # perhaps all ranks are there: the error itself says what happened
                 blamed = f" ({name_ranks(ranks)}: {reason})" if ranks != error.ranks else ""
                 text = f"{operation}: {str(error).rstrip('.')}{blamed}. {_ADVICE}"
                 failure = DataParallelError(text, ranks=ranks)
@@ -325,7 +325,7 @@ class Job:
         patience = _STUCK_SECONDS if self.failure is not None else 2 * STORE_SECONDS
         stopped = self.watchdog.stop(patience), self.thread.close(_STUCK_SECONDS)
         if not all(stopped) and (self.failure is not None or not stopped[1]):
-            # A thread waits for somebody who does not come. It would abort the interpreter's end,
+            # A thread waits for a rank that does not come. It would abort the interpreter's end,
             # or keep it waiting.
             end_now(code or 1)
         if code and self.engine == "jax":

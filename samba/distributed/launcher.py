@@ -34,7 +34,7 @@ _SAVE_SECONDS = 30.0
 """How long replicas may take to end after a signal that was passed on: they finish the step that
 they are in, and their scripts may save."""
 _PATIENT_SIGNALS = 2
-"""Signals that are passed on; after another one nobody is waited for."""
+"""How many signals are passed on; after another one the launcher no longer waits."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _STORE_WAIT = timedelta(seconds=60)
@@ -248,7 +248,7 @@ class _Replica:
         for thread, pipe in zip(self._threads, self._pipes, strict=True):
             if thread.is_alive():
                 thread.join(2)
-            if not thread.is_alive():  # who is still reading would not let it be closed
+            if not thread.is_alive():  # a thread that still reads would block the close
                 pipe.close()
         if self._log is not None:
             self._log.close()

@@ -1,4 +1,4 @@
-"""Whether this process has joined others, for those who do not load what joins them."""
+"""Whether this process has joined others, for modules that do not load what joins them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["PRESENT", "Joined"]
 
 
 class Joined(Protocol):
-    """A job, as those see it who ask for this process's place in it.
+    """A job, and the place of this process in it.
 
     Attributes:
         rank: Number of this process.

@@ -41,7 +41,7 @@ def exit_code_of(status: object) -> int:
 
 
 def watch_end(fail: Callable[[BaseException], None], calls: Callable[[], int]) -> Callable[[], int]:
-    """Take note of how the program ends: of an exit Python tells nobody the code.
+    """Take note of how the program ends, and with which code, which Python does not tell.
 
     Args:
         fail: Called with an error that nobody caught, after Python has shown it.

@@ -1,4 +1,4 @@
-"""The meeting of replicas: a store that all of them reach, and nobody of another job does.
+"""The meeting of replicas: a store that all of them reach, and no process of another job.
 
 At the store they settle what they need before they are a job: places, the engine, a client.
 """
@@ -107,7 +107,7 @@ def meet(launch: Launch, *, seconds: float) -> Iterator[Meeting]:
 
 
 def _signed_in(launch: Launch, meeting: Meeting) -> Meeting:
-    """Tell the store who came, and refuse a rank that cannot be one of those who are there."""
+    """Enter this rank at the store, and refuse it if it cannot be one of those that are there."""
     store = PrefixStore("arrived", meeting.store)
     size = int(store.compare_set("size", "", str(launch.size)).decode())
     if size != launch.size:
@@ -154,7 +154,7 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
 
 
 def outlives_processes() -> bool:
-    """Whether who started this process serves the store, and may start others at it later."""
+    """Whether the launcher of this process serves the store, and may start others at it later."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -344,15 +344,15 @@ def start_jax(
         deadline: Seconds that an operation may take.
 
     Raises:
-        DataParallelError: If the replicas are on several hosts and nobody knows where they meet.
+        DataParallelError: If the replicas are on several hosts and no address is known to meet at.
     """
     from emulator.replicas.comm import jaxmesh  # noqa: PLC0415  # jax, for this engine only
 
     if rank == 0:
         if not place.address:
             raise DataParallelError(
-                "engine jax: the replicas are on several hosts, and nobody knows where they meet. "
-                "Set MASTER_ADDR to an address of rank 0's host that the others reach.",
+                "engine jax: the replicas are on several hosts, and no address is given to meet "
+                "at. Set MASTER_ADDR to an address of rank 0's host that the others reach.",
                 ranks=(0,),
             )
         with listener(place.address, 0) as probe:

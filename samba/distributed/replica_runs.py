@@ -1,9 +1,9 @@
-"""One data parallel run: how it is to be parallel, what it reduces, and who is told of it.
+"""One data parallel run: how it is to be parallel, what it reduces, and which ranks it tells.
 
 Where data of some ranks may end before that of others, every rank tells all others before each run
-either what it is about to run, or that its data has ended. Who has none left takes part with zeros,
-as torch's ``Join`` has it, and makes the same update, so that weights and optimizer states stay the
-same bits everywhere.
+either what it is about to run, or that its data has ended. A rank that has none left takes part
+with zeros, as in torch's ``Join``, and makes the same update, so that weights and optimizer states
+stay the same bits everywhere.
 """
 
 from __future__ import annotations

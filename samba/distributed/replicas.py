@@ -288,7 +288,7 @@ class Replicas:
             plan = prepare_parallel(self._device, steps, wish.mode)
             execute = self.trainer.prepare(plan)
         elif SectionKind.REDUCE in kinds:
-            assert self._job is not None  # who has a wish has replicas
+            assert self._job is not None  # a wish is made for replicas alone
             plan = prepare_parallel(self._device, steps, wish.mode)
             execute = partial(run_parallel, self._device, plan, self._net(self._job, wish))
         else:
@@ -395,7 +395,7 @@ class Replicas:
         Raises:
             DataParallelError: If a replica is gone, or does not answer in time.
         """
-        assert self._job is not None  # who announces has replicas
+        assert self._job is not None  # only replicas announce runs
         wish = self._wishes[announced.reduce_on_rdu, announced.mode]
         key = (announced.steps, wish)
         with HELD:
@@ -469,7 +469,7 @@ def replicas_of(
 
 def _tell_if_unjoined() -> None:
     """Say once that a launcher has started several processes, each of which trains alone."""
-    with suppress(ArgumentError):  # of variables that nobody has asked for
+    with suppress(ArgumentError):  # an error in variables that this script does not use
         launch = detect()
         if launch is not None and launch.size > 1:
             tell(

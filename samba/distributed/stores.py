@@ -3,8 +3,8 @@
 torchrun's elastic agent starts all processes again when one fails, and when a host joins or leaves.
 Its store stays, with what earlier processes wrote, and nothing in their environment tells the
 generations apart: a restart because of a host is not counted, and each agent counts for itself. So
-rank 0, of which each generation has one, gives the generation a number, and tells it those who ask
-now.
+rank 0, of which each generation has one, gives the generation a number, and tells it to the ranks
+that ask now.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _hello(rank: int, size: int) -> str:
 
 
 def _welcome(store: Store, own: Store, number: int, size: int, seconds: float) -> None:
-    """Tell all others the number; who asked in an earlier generation gets an answer in vain."""
+    """Tell all others the number; an answer to a rank of an earlier generation is never read."""
     end, pause = time.monotonic() + seconds, _LOOK_SECONDS
     missing = list(range(1, size))
     answered: dict[int, bytes] = {}

@@ -362,7 +362,7 @@ class Watchdog:
         while not self._stopping:
             self._wake.wait(self.interval)
             self._wake.clear()
-            with contextlib.suppress(Exception):  # who keeps the store may be gone; others see it
+            with contextlib.suppress(Exception):  # the host of the store may be gone; others see it
                 self._publish()
                 self._look()
             with self._told:

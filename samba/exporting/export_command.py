@@ -31,7 +31,7 @@ _SHOWN = 8
 
 
 class NeedsGraph(WrongUsage):
-    """A PEF has several graphs, and the format is of one.
+    """A PEF has several graphs, and the format shows one.
 
     Args:
         pef: The PEF.
@@ -43,7 +43,7 @@ class NeedsGraph(WrongUsage):
         self.pef, self.format, self.present = pef, format, present
         names = ", ".join(map(quoted, present[:_SHOWN]))
         super().__init__(
-            f"{quoted(pef, 1024)}: it has {len(present)} graphs, and {format} is of one: name it "
+            f"{quoted(pef, 1024)}: it has {len(present)} graphs, and {format} shows one: name it "
             f"with --graph. They are {names}{' and others' if len(present) > _SHOWN else ''}."
         )
 

@@ -142,7 +142,7 @@ def _cut(text: str) -> str:
 
 
 def _apart(a: str, b: str, most: int) -> tuple[str, str]:
-    """Two texts that differ, each cut so that the first difference is among what is left."""
+    """Two texts that differ, each cut so that the first difference stays in it."""
     if max(len(a), len(b)) <= most:
         return a, b
     shortest = min(len(a), len(b))

@@ -15,6 +15,6 @@ def converted_buffers() -> dict[str, SambaTensor]:
 
 
 def forget_converted_buffers() -> None:
-    """Begin with no buffers again; who holds the dict so far keeps it as it is."""
+    """Begin with no buffers again; the dict that others hold so far stays as it is."""
     global _buffers
     _buffers = {}

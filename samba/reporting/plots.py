@@ -84,7 +84,7 @@ class Plot:
     """A drawing in units of :data:`WIDTH` and :data:`HEIGHT`, and the words beside it.
 
     Args:
-        label: What it shows, for who does not see it.
+        label: What it shows, for readers that cannot see it.
         grid: Lines as ``x1, x2, y1, y2``.
         rows, columns: Labels of its axes, from the top and from the left, evenly spaced.
         axis: What its width is.

@@ -81,7 +81,7 @@ MOST_FORMS = 32
 class Evaluator:
     """A loaded model in evaluation mode, as ``model.eval()`` under ``torch.no_grad()`` has it.
 
-    Made by ``samba.session.evaluator``. It has no weights of its own: each run takes the present
+    ``samba.session.evaluator`` makes it. It has no weights of its own: each run takes the present
     weights and running statistics of the loaded program, where they lie in device memory, and
     nothing of that program's changes: not its optimizers, not its gradients, not its random stream.
 

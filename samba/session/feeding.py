@@ -194,7 +194,7 @@ class Feeder:
         given = [(i, key, tensor) for i, (key, tensor) in enumerate(pairs) if tensor is not None]
         places = self._by_place
         if len(given) in (len(pairs), len(self.slots)):
-            # Nobody is left out, or only the last: what is there follows in order.
+            # No input is left out, or only the last ones: the others follow in order.
             places = {i: slot for (i, _, _), slot in zip(given, self.slots, strict=False)}
         times = Counter([id(tensor) for _, _, tensor in given])
         matched: dict[str, tuple[InputSlot, torch.Tensor]] = {}

@@ -292,7 +292,7 @@ def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> li
         deviations.tell(
             "cast-in-place",
             f"outputs have the region of an input of another integer type: {some_of([*changed])}. "
-            "They are converted to that, as copy_ does, and what is beyond its range wraps around",
+            "They are converted to that, as copy_ does, and values beyond its range wrap around",
         )
     return converted
 

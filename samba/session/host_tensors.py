@@ -164,8 +164,8 @@ def model_tensors(
     Args:
         model: The traced model, or another of the same structure.
         traced: The trace that was loaded.
-        places: Regions by tensor name; what is not there is left out.
-        operation: Who asks, for errors.
+        places: Regions by tensor name; tensors without one are left out.
+        operation: The caller's name, for errors.
 
     Returns:
         One entry per parameter and buffer that the graph has.
@@ -216,7 +216,7 @@ def optimizer_states(
         optimizers: Some or all of the program's optimizers, over the model's parameters.
         tensors: Parameters of the model with their regions.
         program: The program on the device.
-        operation: Who asks, for errors.
+        operation: The caller's name, for errors.
 
     Returns:
         One entry per parameter that the device updates.

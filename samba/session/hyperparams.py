@@ -38,7 +38,7 @@ _RANGES = {
 }
 _ANY = (float(np.finfo(np.float32).max), "a finite number, 0 or more, that float32 holds")
 _MOST_IGNORED = 1000
-"""Unknown keys that are kept, so that each is told once."""
+"""How many unknown keys are kept, so that a warning names each of them once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ class Hyperparameters:
 
 
 def _is_no_number(value: Any) -> bool:
-    """Whether ``float`` would make a number of what is none: of text, or of part of a number."""
+    """Whether ``float`` would take something else for a number: text, or a part of a number."""
     if isinstance(value, (str, bytes, bytearray, memoryview)):
         return True
     return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufO"

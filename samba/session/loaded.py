@@ -123,7 +123,7 @@ class Loaded:
             mark_fast_access(f"{output.name}__grad" for output in graph.outputs)
 
     def join(self, replicas: Replicas) -> None:
-        """Run with others from now on, and set tensors together with them."""
+        """Make later runs together with other replicas, and set tensors together with them."""
         self.replicas = replicas
         for runner in self._every:
             runner.replicas = replicas
@@ -253,7 +253,7 @@ class Loaded:
             self.note_gradients((region,), stays=stays)
 
     def _fitting(self, tensor: torch.Tensor, region: int, name: str) -> torch.Tensor:
-        """A tensor in the type of its region, told once if it is cast."""
+        """A tensor in the type of its region; a warning says once that it is cast."""
         target = self.device.program.regions[region]
         return fitting(tensor, target, name=name, deviations=self._deviations)
 

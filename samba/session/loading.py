@@ -103,7 +103,7 @@ class LoadedModel(Loaded):
         return other if _lacks_values(self.model) else self.model
 
     def host_state(self, region: int) -> torch.Tensor:
-        """Values on the host of a region of optimizer state: the first ones before any step."""
+        """The host's values of a region of optimizer state; what it starts from before any step."""
         for entry in self._states_of((), self.optimizers, "optim_dict"):
             for name, place in entry.states:
                 value = entry.optimizer.state.get(entry.parameter, {}).get(name)

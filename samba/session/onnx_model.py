@@ -71,7 +71,7 @@ class OnnxModels:
 
 
 def _is_model_proto(model: Any) -> bool:
-    """Whether it is one, without importing onnx: who has one has imported it."""
+    """Whether it is one, without importing onnx: a script that has one has imported it."""
     return any(
         base.__name__ == "ModelProto" and base.__module__.split(".")[0] == "onnx"
         for base in type(model).__mro__

@@ -96,7 +96,7 @@ def callable_on_class(method: F) -> F:
 
 
 class SessionParts:
-    """A program, what is recorded beside it, and who answers for which of them.
+    """A program, and what a session records beside it.
 
     It knows nothing of compiling, loading and running, which ``SambaSession`` adds.
 

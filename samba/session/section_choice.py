@@ -185,7 +185,7 @@ class SectionChooser:
 
 
 def frozen(value: Any) -> Any:
-    """A copy of nested lists and tuples that a caller who changes a list does not change."""
+    """A copy of nested lists and tuples, which stays as it is when the caller changes a list."""
     if isinstance(value, list):
         return [frozen(item) for item in value]
     return tuple([frozen(item) for item in value]) if isinstance(value, tuple) else value

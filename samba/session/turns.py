@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Who may use a loaded program.
+    """Which thread may use a loaded program.
 
     ``session.run`` does itself what :meth:`run` does, as a call costs too much there; it asks
     :meth:`refuse` where that would. All others use :meth:`held` and :meth:`run`.
@@ -30,7 +30,7 @@ class Turns:
     Attributes:
         lock: The thread that uses the program has it.
         thread: The thread in the middle of a run, 0 if there is none; written under the lock.
-        closed: Whether nobody may run the program any more.
+        closed: Whether the program may not be run any more.
     """
 
     __slots__ = ("__weakref__", "_is_child", "closed", "lock", "thread")

@@ -9,16 +9,14 @@ import torch
 
 from emulator.handler_errors import raise_error_of_handler
 from emulator.plans.steps import StepKey
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, settings_of
 from pef_schema.program import Program, SectionKind
 from samba.session.watching import Watcher
 from samba.support.deviations import tell
 
 __all__ = ["WatchedGroups"]
 
-_FIXED = (
-    *("betas", "eps", "dampening", "amsgrad", "nesterov", "maximize", "warmup_steps"),
-    *("alpha", "centered", "rho", "lr_decay", "momentum_decay", "decoupled_weight_decay"),
-)
+_FIXED = sorted({name for rule in OPTIMIZER_RULES.values() for name in settings_of(rule)})
 """Settings of groups that a PEF holds as numbers: changing them needs a compile."""
 
 

@@ -226,7 +226,7 @@ class WatchedAutocast(Watcher):
 class FirstInputs(Watcher):
     """Inputs that no run has been given yet: the device has those of the trace in their place.
 
-    Each is watched until it was given once, or a run has done without it.
+    Each is watched until a run is given it, or runs without it.
 
     Args:
         program: The loaded program.

@@ -93,7 +93,7 @@ class Spans(Protocol):
         ...
 
     def executed(self, section: str, executable: Any, program: Program) -> None:
-        """Take note of what has run a section."""
+        """Note the executable that has run a section."""
         ...
 
 
@@ -101,7 +101,7 @@ class KernelNotes(Protocol):
     """What takes note of the kernels of sections."""
 
     def executed(self, section: str, executable: Any, program: Program) -> None:
-        """Take note of what has run a section."""
+        """Note the executable that has run a section."""
         ...
 
     def put_on(self, timeline: Timeline) -> None:
@@ -110,7 +110,7 @@ class KernelNotes(Protocol):
 
 
 class SectionClock:
-    """How long sections take, for who measures them.
+    """How long sections take, for code that measures them.
 
     Args:
         beside: What notes all of it, too.
@@ -147,7 +147,7 @@ class SectionClock:
                 self._seconds += time.perf_counter() - start
 
     def executed(self, section: str, executable: Any, program: Program) -> None:
-        """Tell what is beside it.
+        """Pass the note on to ``beside``.
 
         Args:
             section, executable, program: As for :meth:`Timeline.executed`.
@@ -156,7 +156,7 @@ class SectionClock:
             self.beside.executed(section, executable, program)
 
     def take(self) -> float:
-        """Seconds that sections took since the last call of this."""
+        """Seconds that sections have taken since this was called last."""
         taken, self._seconds = self._seconds, 0.0
         return taken
 
@@ -252,12 +252,12 @@ class Timeline:
         self._kernels = kernels
 
     def executed(self, section: str, executable: Any, program: Program) -> None:
-        """Take note of what has run a section, if kernels are wanted.
+        """Note the executable that has run a section, if kernels are wanted.
 
         Args:
             section: Its name.
-            executable: The ``jax.stages.Compiled`` that did it.
-            program: The program it is of.
+            executable: The ``jax.stages.Compiled``.
+            program: The program that has the section.
         """
         if self._kernels is not None:
             self._kernels.executed(section, executable, program)

@@ -26,13 +26,13 @@ NO_GRAPHAMP = "samba_no_graphamp"
 """Key that ``session.disable_graphamp()`` leaves on what is traced inside."""
 
 active = False
-"""Whether a model is being traced, for those who have no time to call :func:`is_tracing`."""
+"""Whether a model is being traced, for code that has no time to call :func:`is_tracing`."""
 
 _again = False
 _tracer = 0
 """The thread that traces; 0 if none does."""
 _one_at_a_time = threading.RLock()
-"""Held by the thread that traces: torch's exporter and what is patched for it are the process's."""
+"""The thread that traces holds it: torch's exporter and its patches are there once a process."""
 
 
 def is_tracing() -> bool:
@@ -116,7 +116,7 @@ def _watch_forks() -> None:
 
 
 def _in_child() -> None:
-    """In a forked child: what another thread traces, nobody traces there."""
+    """End, in a forked child, the tracing of threads that do not exist there."""
     global _one_at_a_time, _tracer, _again
     if _tracer != threading.get_ident():
         _one_at_a_time = threading.RLock()

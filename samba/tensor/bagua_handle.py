@@ -21,7 +21,7 @@ Closures = tuple[Getter | None, Setter | None]
 
 
 def _nothing() -> None:
-    """What a reference to nobody gives."""
+    """Nothing, as a reference to an object that is gone gives."""
 
 
 _DTYPES = {
@@ -81,7 +81,7 @@ class BackendTensor:
         self._holding: Callable[[], BackendTensor | None] = _nothing
 
     def holding(self) -> BackendTensor:
-        """The handle for who may have nothing but it: the proxy lives as long as that one does."""
+        """A handle for callers that keep nothing else: the proxy lives as long as the handle."""
         handle = self._holding()
         if handle is None:
             handle = copy.copy(self)

@@ -57,7 +57,7 @@ _shown: list[weakref.ref[DeviceTensors]] = []
 
 
 def visible_memory() -> DeviceTensors | None:
-    """The memory that counts now, None before ``trace_graph``."""
+    """The device memory that tensors see now; None before ``trace_graph``."""
     for shown in reversed(_shown):
         found = shown()
         if found is not None:

@@ -2,7 +2,7 @@
 
 Torch functions on SambaParameters pass through ``dispatch``, and plain aliases of their memory
 through ``data``: both leave a note here for those tensors that a loaded program has on its
-device. Nothing is looked at then; who has loaded the program does that at its next run.
+device. They look at no value; the session of the program does that at its next run.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ __all__ = [
 ]
 
 _MANY = 64
-"""Aliases of one tensor that are kept for a look before those that nobody else has are dropped."""
+"""Aliases of one tensor that are kept before those without another owner are dropped."""
 
 
 class Twins(Protocol):
-    """Who has host tensors on a device."""
+    """An owner of host tensors that are on a device, too."""
 
     def used(self, tensor: torch.Tensor, operation: str) -> None:
         """A script uses one of them on the host."""
@@ -101,7 +101,7 @@ def note_use(
 
 
 def note_no_gradient(tensor: torch.Tensor, reader: str) -> None:
-    """Note that a tensor has no gradient on the host, and who asked."""
+    """Note that a tensor has no gradient on the host, and which code asked for it."""
     owner = _owner(tensor)
     if owner is not None:
         owner.lacks_gradient(tensor, reader)

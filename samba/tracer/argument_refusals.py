@@ -148,7 +148,7 @@ def refuse_arguments(graph: Graph, deviations: Deviations, *, inference: bool) -
     Args:
         graph: An exported functional graph, before it is decomposed.
         deviations: What has been said about the model.
-        inference: Whether nobody wants gradients.
+        inference: Whether no gradients are wanted.
 
     Raises:
         DtypeMismatch: For the types of tensors, or for bytes as a mask where torch takes bools
@@ -368,7 +368,7 @@ def _refuse_values(
 
 
 def _tell_source(node: Node, deviations: Deviations) -> None:
-    """Say that nobody counts whether ``masked_scatter`` has values for all entries of a mask."""
+    """Warn that no run checks whether ``masked_scatter`` has values for all entries of a mask."""
     source = value_of(argument(node, 2))
     if (
         source is not None

@@ -130,7 +130,7 @@ def _gradients(
         raise GradientError(
             where=calling_line(),
             reason=f"{pending.name} calls backward(), which adds to the .grad of parameters and of "
-            "what is detached: a graph has only what a backward returns",
+            "detached tensors: a graph has only the gradients that a backward returns",
             hint="Leave the function out: the device decides by itself what it keeps for the "
             "backward pass, and computes the rest again. Or give the function all parameters as "
             "inputs, and return their gradients as torch operations on what it has saved.",

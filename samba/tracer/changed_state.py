@@ -297,7 +297,7 @@ class DrawnNumbers(TraceError):
             reason=f"forward() draws from {generators}, and each draw gives another graph:\n"
             + difference,
             hint="Draw with torch (torch.rand, dropout), which the device does in each run, or "
-            "pass what is drawn to forward() as an input.",
+            "pass the numbers to forward() as an input.",
         )
 
 

@@ -158,7 +158,7 @@ class Contents:
         ]
 
     def _changed_entry(self, key: Any, old: Any, new: Any) -> Change:
-        # Of a namespace nobody asks which names there are.
+        # No code asks which names a namespace has.
         added = (old is _MISSING or new is _MISSING) and not (self.partial or not self.attribute)
         if old is _MISSING and isinstance(self.owner, type):
             old = getattr(self.owner, str(key), _MISSING)

@@ -261,7 +261,7 @@ class GradientRecorder:
                 where=line,
                 reason=f"forward() puts {described(hook)} on a parameter or an input",
                 hint="It would be put there again in every step. Register it once, before the "
-                "model is compiled, or on what is computed of the parameter.",
+                "model is compiled, or on a tensor that is computed from the parameter.",
                 deviation="hook-on-leaf",
             )
         pending = self._around(tensor, f"hook of Tensor.register_hook at {line}", line)

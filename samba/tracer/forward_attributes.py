@@ -173,13 +173,13 @@ _FOR_USERS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
 
 
 def attribute(func: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What to call in the place of an attribute of a tensor while ``forward`` is traced.
+    """The function that replaces an attribute of a tensor while ``forward`` is traced.
 
     Args:
         func: A function as torch passes it to ``__torch_function__``.
 
     Returns:
-        The function that takes its place; None if it stays.
+        The function; None if the attribute stays as it is.
     """
     if traced_forward() is None:
         return None

@@ -235,7 +235,7 @@ def renorms_as_values(program: ExportedProgram, model: str, *, inference: bool) 
         program: As ``torch.export.export`` gives it, parts without gradients in their places;
             changed in place.
         model: Name of the model, for errors.
-        inference: Whether nobody wants gradients.
+        inference: Whether no gradients are wanted.
 
     Raises:
         InPlaceWithoutGradient: What came before needs the table as it was for its gradient, as it

@@ -48,7 +48,7 @@ _MAYBE_COPIES = frozenset({"reshape", "reshape_as", "flatten", "ravel", "contigu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MaybeCopy:
-    """A tensor and what is its memory or a copy, with how often they had been changed by then."""
+    """A tensor, one that shares its memory or is its copy, and how often each had been changed."""
 
     both: tuple[torch.Tensor, torch.Tensor]
     versions: tuple[int, ...]

@@ -1,10 +1,10 @@
-"""Values of Python code that note who reads them, and compute on unread.
+"""Values of Python code that note which code reads them, and that can be computed with unread.
 
-A count that is only counted says nothing to the results. That it is only counted shows when the
-model is traced with something in its place that is no number: sums and products with it are such
-things again, and whatever asks for its value (a comparison, an index, a size, a text) is noted, and
-gets it. So a trace with observed values is the trace without them; beyond that it tells what the
-graph cannot depend on.
+A counter that is only counted up does not affect the results. To find out whether that is so, the
+model is traced with an observed value in the counter's place. Sums and products with it are
+observed values again; code that asks for its value (a comparison, an index, a size, a text) gets
+the number and is noted. So a trace with observed values is the trace without them; beyond that it
+tells what the graph cannot depend on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Watch:
         decided: The same for values that were only compared, or asked whether they are true.
         outcomes: What these comparisons said, in their order.
         forced: What the first of them shall say.
-        ended: Whether the trace is over: what is read then does not count.
+        ended: Whether the trace is over; later reads do not count.
     """
 
     forced: tuple[bool, ...] = ()
@@ -139,7 +139,7 @@ _get = object.__getattribute__
 
 
 def is_observed(value: Any) -> bool:
-    """Whether a value notes who reads it; a tuple does if one of its entries does."""
+    """Whether a value notes what reads it; a tuple does if one of its entries does."""
     if type(value) is tuple:
         return any(map(is_observed, value))
     return issubclass(type(value), Observed)
@@ -398,7 +398,7 @@ _NEVER = (
 
 
 def observed(value: Any, place: Place, watch: Watch) -> Any:
-    """What notes who reads a value; the value itself if nothing can.
+    """An observed value in a value's place; the value itself if it cannot be observed.
 
     Args:
         value: The value.

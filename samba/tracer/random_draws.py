@@ -203,7 +203,7 @@ _DRAWING = (
     *("geometric", "cauchy", "gamma", "binomial", "rrelu", "gumbel", "lstm", "gru", "rnn"),
     *("scaled_dot_product", "multi_head_attention"),
 )
-"""What the names of torch's functions have in them that may draw: for others nobody looks."""
+"""Parts of the names of torch's functions that may draw; no other function is checked."""
 
 
 class SeededNumbers(TraceError):

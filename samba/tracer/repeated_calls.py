@@ -334,7 +334,7 @@ def _unread(
     changes: Iterable[Change],
     traced: Traced,
 ) -> frozenset[Place]:
-    """Of the observed places those that nobody reads, and that hold the same kind of thing."""
+    """The observed places that no code reads, and that hold the same kind of thing."""
     memory = {
         source.tensor.data_ptr()
         for source in traced.sources
@@ -352,7 +352,7 @@ def _unread(
 
 
 def _covers(unread: frozenset[Place], change: Change) -> bool:
-    """Whether a change is of what nobody reads; one of hooks is not."""
+    """Whether no code reads what has changed; hooks are always read."""
     return bool(change.places) and all(
         place in unread or (place[0], WHOLE) in unread for place in change.places
     )

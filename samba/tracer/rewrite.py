@@ -49,7 +49,7 @@ def _cov(
 
     Args:
         input: Variables in rows, observations in columns; a vector is one variable.
-        correction: Taken from the number of observations.
+        correction: The number of observations is reduced by it.
         fweights: How often each observation counts.
         aweights: How much each observation counts.
     """

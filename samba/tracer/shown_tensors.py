@@ -5,9 +5,9 @@ traced,
 
 * they have the names of SambaTensors, and so have the constants that are made of SambaTensors: a
   model may ask its inputs for ``sn_name`` or ``torch()``. What reaches for host or device memory,
-  which a graph cannot, is refused by its name. No mode of torch sees who asks for a name that
-  torch's tensors do not have, or calls a method with an argument that they do not take. So these
-  stand in the class.
+  which a graph cannot, is refused by its name. No mode of torch sees that code asks for a
+  name that torch's tensors do not have, or calls a method with an argument that they do not take.
+  So these stand in the class.
 * ``type(x)`` and ``x.__class__`` in the user's code are those of the tensors that torch would see.
   Nothing tells the exporter of a call of ``type``; so the user's modules find another function of
   this name.
@@ -99,8 +99,8 @@ class _Traced:
 def _tell_name(name: str) -> None:
     tell(
         "name-in-forward",
-        f"{calling_line()}: forward() names a tensor {name!r}. The program knows what forward() "
-        "computes by names of its own; those of inputs and outputs count",
+        f"{calling_line()}: forward() names a tensor {name!r}. The program itself names what "
+        "forward() computes; only names of inputs and outputs count",
     )
 
 

@@ -93,7 +93,7 @@ class Snapshot:
         return [
             change
             for contents in self._contents
-            # Where nobody has it any more, the entry that did is another.
+            # If no object has the container any more, the entry that had it has changed itself.
             if (other := after.get(id(contents.container))) is not None
             for change in contents.changes(other)
             if change.attribute not in _MIRRORS
@@ -388,8 +388,8 @@ def _tensors_of(value: Any) -> list[torch.Tensor]:
 
 
 _OF_THE_PROCESS = frozenset({id(random.random.__self__), id(np.random.rand.__self__)})
-"""Identities of the generators behind the functions of ``random`` and ``numpy.random``: who traces
-looks at them by themselves."""
+"""Identities of the generators behind the functions of ``random`` and ``numpy.random``: the
+tracer looks at them apart."""
 
 _NOT_LOOKED_INTO = frozenset({"torch", "samba", "sambaflow", "builtins", "jax"})
 """Packages whose objects are none of the user's; one of a longer name, as torchtune, may be."""

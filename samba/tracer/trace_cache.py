@@ -2,7 +2,7 @@
 
 A script that compiles and runs in one process traces its model twice: into the PEF, and to check
 that the PEF is the model's. The second trace is the first one, as long as nothing that it depends
-on has changed. Compared are:
+on has changed. The second trace compares:
 
 * torch's settings that change a trace, the mode, and the form of the inputs;
 * of each module: its identity, class, ``forward``, training flag and hooks;
@@ -12,7 +12,7 @@ on has changed. Compared are:
 * hooks on parameters, and those of all modules, by identity;
 * its plain attributes by value, and all others by identity.
 
-Not noticed are changes of what code reads outside of that: closures, global variables, attributes
+It does not notice changes of anything else that code reads: closures, global variables, attributes
 of classes, contents of other objects (a config, say), the environment, installed packages. See
 ``docs/decisions/0007-trace-cache.md``.
 """
@@ -120,7 +120,7 @@ def trace_again(
     root: str,
     rates: Sequence[bool],
 ) -> Traced:
-    """Trace a model, unless the graph that was kept is its graph; it is kept no longer.
+    """The graph of a model: the one that was kept, if it fits, else a new trace. None is kept then.
 
     Args:
         model, given, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.

@@ -2,11 +2,13 @@
 
 Each rule mirrors the single-tensor path of the torch optimizer of the same name; qadam's mirrors
 ``samba.distributed.bagua.QAdamOptimizer``. ``parameters.py`` says in which types they compute.
+Every module of this folder is read, a new one too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import pkgutil
 from dataclasses import replace
 
 import jax
@@ -15,13 +17,10 @@ import jax.numpy as jnp
 from emulator.dtypes import TO_NUMPY
 from emulator.lowering.branch_checks import any_failed
 from emulator.lowering.section import State
-from emulator.lowering.update_rules.adaptive import adadelta, adagrad, rmsprop
-from emulator.lowering.update_rules.descent import sgd
-from emulator.lowering.update_rules.moments import adam, adamax, nadam, qadam, radam
-from emulator.lowering.update_rules.parameters import Update, wide
+from emulator.lowering.update_rules.parameters import RULES, Update, wide
 from emulator.lowering.variant import Variant
 from emulator.ops._reduction import reduce_all
-from pef_schema.program import OptimizerKind, Program, Step
+from pef_schema.program import Program, Step
 
 
 def update(program: Program, step: Step, state: State, variant: Variant) -> State:
@@ -46,7 +45,7 @@ def update(program: Program, step: Step, state: State, variant: Variant) -> Stat
         if len(here) < len(optimizer.params):
             optimizer = replace(optimizer, params=here)
         with jax.named_scope(optimizer.name):
-            _RULES[optimizer.kind](
+            RULES[optimizer.kind](
                 Update(
                     optimizer=optimizer,
                     state=state,
@@ -92,15 +91,5 @@ def zerograd(program: Program, step: Step) -> State:
     return result
 
 
-_RULES: dict[OptimizerKind, Callable[[Update], None]] = {
-    OptimizerKind.SGD: sgd,
-    OptimizerKind.ADAM: adam,
-    OptimizerKind.ADAMW: adam,
-    OptimizerKind.QADAM: qadam,
-    OptimizerKind.RMSPROP: rmsprop,
-    OptimizerKind.ADAGRAD: adagrad,
-    OptimizerKind.ADADELTA: adadelta,
-    OptimizerKind.ADAMAX: adamax,
-    OptimizerKind.NADAM: nadam,
-    OptimizerKind.RADAM: radam,
-}
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")  # each puts its rules into RULES

@@ -5,10 +5,19 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from emulator.lowering.update_rules.parameters import Keep, Update, lerp, update_each, wide
+from emulator.lowering.update_rules.parameters import (
+    Keep,
+    Update,
+    lerp,
+    update_each,
+    update_rule,
+    wide,
+)
 from pef_schema.optimizer_rules import idle_states
+from pef_schema.program import OptimizerKind
 
 
+@update_rule(OptimizerKind.RMSPROP)
 def rmsprop(update: Update) -> None:
     """RMSprop, with and without its mean taken off and momentum."""
     options, argins = update.options, update.argins
@@ -40,6 +49,7 @@ def rmsprop(update: Update) -> None:
     update_each(update, one, scalars, form=(update.no_momentum,), idle=idle)
 
 
+@update_rule(OptimizerKind.ADAGRAD)
 def adagrad(update: Update) -> None:
     """Adagrad: by the sum of all squares so far."""
     options, argins = update.options, update.argins
@@ -60,6 +70,7 @@ def adagrad(update: Update) -> None:
     update_each(update, one, [step_size, argins["weight_decay"]])
 
 
+@update_rule(OptimizerKind.ADADELTA)
 def adadelta(update: Update) -> None:
     """Adadelta: by the ratio of past changes to past gradients."""
     options, argins = update.options, update.argins

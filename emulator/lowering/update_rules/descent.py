@@ -5,10 +5,18 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from emulator.lowering.update_rules.parameters import Keep, Update, update_each, wide
+from emulator.lowering.update_rules.parameters import (
+    Keep,
+    Update,
+    update_each,
+    update_rule,
+    wide,
+)
 from pef_schema.optimizer_rules import idle_states
+from pef_schema.program import OptimizerKind
 
 
+@update_rule(OptimizerKind.SGD)
 def sgd(update: Update) -> None:
     """Descent with momentum, dampening, Nesterov's step and weight decay."""
     options, argins, optimizer = update.options, update.argins, update.optimizer

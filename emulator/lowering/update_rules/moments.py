@@ -7,10 +7,18 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from emulator.lowering.update_rules.parameters import Keep, Update, lerp, update_each, wide
+from emulator.lowering.update_rules.parameters import (
+    Keep,
+    Update,
+    lerp,
+    update_each,
+    update_rule,
+    wide,
+)
 from pef_schema.program import OptimizerKind
 
 
+@update_rule(OptimizerKind.ADAM, OptimizerKind.ADAMW)
 def adam(update: Update) -> None:
     """Adam, and AdamW, whose weight decay is decoupled."""
     options, argins = update.options, update.argins
@@ -45,6 +53,7 @@ def adam(update: Update) -> None:
     update_each(update, one, scalars)
 
 
+@update_rule(OptimizerKind.QADAM)
 def qadam(update: Update) -> None:
     """QAdam: Adam whose moments stay from step ``warmup_steps`` on, unless others write them."""
     options, argins = update.options, update.argins
@@ -72,6 +81,7 @@ def qadam(update: Update) -> None:
     update_each(update, one, scalars)
 
 
+@update_rule(OptimizerKind.ADAMAX)
 def adamax(update: Update) -> None:
     """Adamax: Adam by the infinity norm of the gradients."""
     options, argins = update.options, update.argins
@@ -97,6 +107,7 @@ def adamax(update: Update) -> None:
     update_each(update, one, [step_size, argins["weight_decay"]])
 
 
+@update_rule(OptimizerKind.NADAM)
 def nadam(update: Update) -> None:
     """NAdam: Adam with Nesterov's momentum, whose schedule is a product that each weight keeps."""
     options, argins = update.options, update.argins
@@ -131,6 +142,7 @@ def nadam(update: Update) -> None:
     update_each(update, one, scalars)
 
 
+@update_rule(OptimizerKind.RADAM)
 def radam(update: Update) -> None:
     """RAdam: Adam whose first steps, while the variance is unknown, go by the mean alone."""
     options, argins = update.options, update.argins

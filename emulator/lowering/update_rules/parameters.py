@@ -22,7 +22,7 @@ from emulator.kernels.unfused import in_memory
 from emulator.lowering.branch_checks import held
 from emulator.lowering.node_cache import call_once_traced
 from emulator.lowering.section import State
-from pef_schema.program import Optimizer
+from pef_schema.program import Optimizer, OptimizerKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,28 @@ class Update:
         count = self.state[region] + 1.0
         self.result[region] = held(self.failed, self.state[region], count)
         return count.astype(jnp.float64)
+
+
+UpdateRule = Callable[[Update], None]
+RULES: dict[OptimizerKind, UpdateRule] = {}
+"""Update rules by the kind of optimizer; :func:`update_rule` adds them."""
+
+
+def update_rule(*kinds: OptimizerKind) -> Callable[[UpdateRule], UpdateRule]:
+    """Make a function the update rule of optimizers.
+
+    Args:
+        kinds: The kinds of optimizers whose rule it is.
+
+    Returns:
+        A decorator that returns the function unchanged.
+    """
+
+    def register(rule: UpdateRule) -> UpdateRule:
+        RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
 
 
 Keep = Callable[[jax.Array, jax.Array], jax.Array]

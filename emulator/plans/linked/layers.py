@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Uses:
-    """Who makes and who reads the values of a plan.
+    """Which operations make and read the values of a plan.
 
     Args:
         eqns: Its operations in the order in which they run.
@@ -247,7 +247,7 @@ LEAST_SPARED = 16000
 cost as much, since XLA makes equal kernels of one executable once."""
 
 _BESIDE = LEAST_SECONDS / 8
-"""Time, by an estimate, from which on what nobody waits for is computed beside the next layer."""
+"""Operations that no other waits for are computed beside the next layer from this estimate on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ def pieces_of(eqns: Sequence[Any], forms: Sequence[int], uses: Uses) -> list[Pie
 
 
 def _staggered(eqns: Sequence[Any], runs: Sequence[Layers], uses: Uses) -> Iterator[Piece]:
-    """Pieces in which each layer stands beside what nobody waits for of the layer before it.
+    """Pieces in which each layer stands beside the updates of the layer before it.
 
     One core computes what the next layer waits for, the other has updates to compute meanwhile.
     """

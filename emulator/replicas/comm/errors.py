@@ -57,7 +57,7 @@ class PeerLost(DataParallelError):
 class StepAbandoned(DataParallelError, KeyboardInterrupt):
     """A second signal came while a step waited for other ranks: the step is given up half-way.
 
-    It is a ``KeyboardInterrupt`` too, so that who saves after Ctrl-C does so after this one.
+    It is a ``KeyboardInterrupt`` too, so that scripts that save after Ctrl-C save after this one.
 
     Attributes:
         operation: What was waited for.

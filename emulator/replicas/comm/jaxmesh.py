@@ -1,6 +1,6 @@
 """The engine on ``jax.distributed``: collectives inside executables over a mesh of processes.
 
-Needed where device memory is not the host's; on the CPU it serves as a cross-check. It is
+It is needed where device memory is not the host's; on the CPU it serves as a cross-check. It is
 stricter than others: a process whose peer is gone is aborted by jax's own runtime soon after, so
 a program that uses it must leave by :func:`leave` when it fails.
 """

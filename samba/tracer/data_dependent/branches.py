@@ -198,7 +198,7 @@ class CheckedBranches:
             raise DataDependentBranch(
                 where=calling_line(),
                 reason="forward() takes a number out of a tensor and looks at which object it is: "
-                f"{ast.unparse(use)}. While it is traced, that is no number of Python's.",
+                f"{ast.unparse(use)}. While forward() is traced, the number is a symbol.",
                 hint="Ask for the truth of the tensor or the number (if t:), or for the tensor's "
                 "dtype.",
             )

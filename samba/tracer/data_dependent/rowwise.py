@@ -9,19 +9,17 @@ from typing import Any, cast
 import torch
 from torch.fx import Node
 
-_ELEMENTWISE = frozenset(
-    f"aten.{name}"
+from emulator.op_facts.table import facts_of
+
+_VIEWS = frozenset({"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"})
+_MADE = frozenset(
+    f"aten.{name}.default"
     for name in (
-        *("to.dtype", "_to_copy.default", "clone.default", "alias.default", "detach.default"),
-        *("silu.default", "gelu.default", "relu.default", "relu6.default", "dropout.default"),
-        *("native_dropout.default", "zeros_like.default", "ones_like.default"),
-        *("full_like.default", "masked_fill.Scalar", "softplus.default", "contiguous.default"),
+        *("zeros", "new_zeros", "full", "new_full", "ones", "zeros_like", "ones_like"),
+        *("full_like", "dropout", "native_dropout"),
     )
 )
-_VIEWS = frozenset({"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"})
-_CREATION = frozenset(
-    f"aten.{name}.default" for name in ("zeros", "new_zeros", "full", "new_full", "ones")
-)
+"""Operations that make each element by itself, and that torch does not call pointwise."""
 _MOVED = frozenset(
     f"aten.{name}"
     for name in (
@@ -67,7 +65,9 @@ def row_axis_kept(node: Node, values: Mapping[Node, Any], axes: Mapping[Node, in
     """
     op, args = str(node.target), arguments(node)
     tags = getattr(node.target, "tags", ())
-    if op in _ELEMENTWISE or op in _MOVED or op in _CREATION or torch.Tag.pointwise in tags:
+    if op in _MADE or op in _MOVED or torch.Tag.pointwise in tags:
+        return True
+    if facts_of(op).elements == "same":
         return True
     if op in _VIEWS:
         return _before(values[node]) == _before(values[args[0]])

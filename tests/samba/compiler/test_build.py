@@ -219,7 +219,7 @@ def test_region_names_share_memory_or_conflict() -> None:
 
 def test_errors_name_the_optimizer() -> None:
     model = Net()
-    wanted = r"Rprop.*wanted one of AdamW, Adam, SGD, QAdamOptimizer, RMSprop"
+    wanted = r"Rprop.*wanted one of SGD, Adam, AdamW, QAdamOptimizer, RMSprop"
     with pytest.raises(UnsupportedOptimizer, match=wanted):
         compiled(model, optimizers=[torch.optim.Rprop(model.parameters())])
     other = Net()

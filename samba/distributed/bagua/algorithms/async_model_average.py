@@ -200,7 +200,7 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
     def mark_all(self, trained: TrainedModel) -> None:
         for bucket in trained.buckets:
             for tensor in bucket.tensors:
-                # Nobody but who holds the weights may look at them, not even to wait for them.
+                # Only the holder of the weights may look at them, or even wait for them.
                 bagua_mark_communication_ready_without_synchronization(tensor)
 
     def _start(self, trained: TrainedModel) -> None:

@@ -112,7 +112,7 @@ class Algorithm:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.__dict__.get("name"):  # of its own: a subclass takes nobody's place
+        if cls.__dict__.get("name"):  # its own name: a subclass must not replace its base
             _registry[cls.name] = cls
 
     @classmethod
