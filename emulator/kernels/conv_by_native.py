@@ -24,8 +24,9 @@ __all__ = ["convolve", "has_kernel", "input_gradient", "weight_gradient"]
 _LEAST_OF_A_SHARE = 1_000_000
 """Operations of one thread's share, at least: to wake a thread takes microseconds."""
 
-_MOST_PARTS = 4
-"""Kernel gradients of single threads, which are then added up, may be so many times the data."""
+_LARGE_DATA = 4
+"""Times that the data have the elements of the kernels, from which a gradient of kernels is native:
+each thread has one of its own, and they are added up. XLA divides it by features."""
 
 _MOST_AXES = 3
 
@@ -56,23 +57,19 @@ def has_kernel(problem: Convolution) -> bool:
     pads = zip(window.padding(problem.size), reaches, strict=True)
     if not all(0 <= low <= reach and high <= reach for (low, high), reach in pads):
         return False
-    # A few parts are no gain over XLA, which divides such a gradient by features.
-    if problem.part is Part.WEIGHT_GRADIENT and _parts(problem) < min(_MOST_PARTS, threads()):
+    if problem.part is Part.WEIGHT_GRADIENT and _data(problem) < _LARGE_DATA * _kernels(problem):
         return False
     return has_convolution(_call(problem))
 
 
-def _parts(p: Convolution) -> int:
-    """Among how many threads a kernel gradient may be divided."""
-    data = p.batch * (p.channels * math.prod(p.size) + p.features * math.prod(p.window.out))
-    kernels = p.features * p.channels // p.groups * p.taps
-    return math.ceil(_MOST_PARTS * data / kernels)
+def _data(p: Convolution) -> int:
+    """Elements of a convolution's data and of its result."""
+    places = p.channels * math.prod(p.size) + p.features * math.prod(p.window.out)
+    return p.batch * places
 
 
-def _shares(p: Convolution) -> int:
-    """Among how many threads a call is divided."""
-    shares = min(threads(), max(p.operations // _LEAST_OF_A_SHARE, 1))
-    return min(shares, _parts(p)) if p.part is Part.WEIGHT_GRADIENT else shares
+def _kernels(p: Convolution) -> int:
+    return p.features * p.channels // p.groups * p.taps
 
 
 def _call(p: Convolution) -> ConvolutionCall:
@@ -80,7 +77,7 @@ def _call(p: Convolution) -> ConvolutionCall:
     return ConvolutionCall(
         part=_PARTS[p.part],
         groups=p.groups,
-        threads=_shares(p),
+        threads=min(threads(), max(p.operations // _LEAST_OF_A_SHARE, 1)),
         x=(p.batch, *p.size, p.channels),
         w=(p.features, p.channels // p.groups, *p.window.kernel),
         y=(p.batch, *p.window.out, p.features),

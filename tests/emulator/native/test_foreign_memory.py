@@ -54,7 +54,7 @@ def test_between_guard_pages(guarded: Path) -> None:
 
 @pytest.mark.parametrize(
     ("access", "signals"),
-    [("block[64] = 1", {-6}), ("block[8192]", {-11}), ("block[8192] = 1", {-11}), ("0", {0})],
+    [("block[64] = 1", {-6}), ("block[2000]", {-11}), ("block[2000] = 1", {-11}), ("0", {0})],
 )
 def test_a_foreign_access_ends_the_process(guarded: Path, access: str, signals: set[int]) -> None:
     """A byte that is written behind a block, and one that is read or written beyond the page."""
