@@ -10,6 +10,7 @@ exporter when a model is traced.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
@@ -36,6 +37,7 @@ from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _traceback
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
@@ -271,7 +273,19 @@ def quiet_exporter() -> Iterator[None]:
             stack.callback(log.setLevel, log.level)
             log.setLevel(quiet)
         stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
+        stack.enter_context(replaced(_traceback, _extract_symbolized_tb=_extracted))
         yield
+
+
+def _extracted(frames: Sequence[Mapping[str, Any]], skip: int) -> traceback.StackSummary:
+    """A stack as ``_traceback`` makes it, whose source lines are read when they are shown (2.0).
+
+    The exporter takes one for each node, and shows the frames from ``forward`` on.
+    """
+    return traceback.StackSummary(
+        traceback.FrameSummary(f["filename"], f["line"], f["name"], lookup_line=False)
+        for f in reversed(frames[skip:])
+    )
 
 
 def with_functions(apply: Callable[..., Any]) -> AbstractContextManager[None]:
