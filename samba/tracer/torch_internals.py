@@ -31,6 +31,7 @@ from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import _ProxyTensor, get_proxy_mode, get_proxy_slot
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
@@ -259,11 +260,12 @@ _LOGGERS = {
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """While active, the exporter prints and logs no graphs (2.3).
+    """While active, the exporter prints and logs no graphs, and writes few as code (2.3).
 
     Where a branch depends on data, ``torch.export._trace`` prints the graph, and
     ``symbolic_shapes`` logs it; ``fake_tensor`` logs its traceback where shapes do not fit. The
-    error says what a user can do.
+    error says what a user can do. Torch writes Python code of each graph that it makes on the way,
+    and compiles that; so it does only where the code is called.
     """
     import torch.export._trace  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
@@ -273,6 +275,7 @@ def quiet_exporter() -> Iterator[None]:
             stack.callback(log.setLevel, log.level)
             log.setLevel(quiet)
         stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
+        stack.enter_context(_use_lazy_graph_module(True))
         stack.enter_context(replaced(_traceback, _extract_symbolized_tb=_extracted))
         yield
 
