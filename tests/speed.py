@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 _LOWERINGS = 200
@@ -64,6 +65,58 @@ def keep_bookkeeping() -> None:
         return functools.partial(_register, self, key)
 
     OperatorBase.py_impl = register
+    exported: Any = torch.export.exported_program
+    exported._override_composite_implicit_decomp = _remembering(
+        exported._override_composite_implicit_decomp
+    )
+
+
+def _remembering(general: Callable[[Any], AbstractContextManager[None]]) -> Callable[[Any], Any]:
+    """What keeps composite operations whole for a while, with the kernels that it made before.
+
+    Torch's own makes twenty kernels for each of hundreds of operations in every
+    ``run_decompositions``, and takes them away again. An operation gets those of an earlier call
+    if it had the same ones before that call, and the same rule is to hold for it.
+    """
+    from torch._subclasses import fake_impls
+
+    rules = fake_impls.op_implementations_dict
+    made: dict[Any, tuple[Any, dict[Any, Any], dict[Any, Any], Any]] = {}
+
+    def put(operator: Any, kernels: dict[Any, Any]) -> None:
+        operator.py_kernels.clear()
+        operator.py_kernels.update(kernels)
+        operator._dispatch_cache.clear()
+
+    @contextmanager
+    def override(rule_of: dict[Any, Any]) -> Iterator[None]:
+        known = {
+            operator: made[operator]
+            for operator, rule in rule_of.items()
+            if operator in made
+            and made[operator][0] is rule
+            and made[operator][1] == operator.py_kernels
+            and operator not in rules
+        }
+        new = {operator: rule for operator, rule in rule_of.items() if operator not in known}
+        before = {operator: dict(operator.py_kernels) for operator in new}
+        are_rules = {operator for operator in new if operator in rules}
+        with general(new):
+            for operator, rule in new.items():
+                if operator not in are_rules:
+                    kernels = dict(operator.py_kernels)
+                    made[operator] = rule, before[operator], kernels, rules[operator]
+            for operator, (_, _, kernels, own) in known.items():
+                put(operator, kernels)
+                rules[operator] = own
+            try:
+                yield
+            finally:
+                for operator, (_, kernels, _, _) in known.items():
+                    put(operator, kernels)
+                    rules.pop(operator, None)
+
+    return override
 
 
 def _register(operator: Any, key: Any, function: Any) -> Any:

@@ -14,7 +14,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
@@ -142,6 +142,12 @@ def load_ops() -> Mapping[str, OpSpec]:
     Returns:
         A read-only view of the registry.
     """
+    _import_all()
+    return MappingProxyType(_OPS)
+
+
+@cache
+def _import_all() -> None:
+    """Import every module of ``emulator.ops``; a program's plan asks for that many times."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"emulator.ops.{module.name}")  # by name: families import this file
-    return MappingProxyType(_OPS)

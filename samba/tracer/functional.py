@@ -3,7 +3,7 @@
 ``run_decompositions({})`` runs a whole graph twice more: once to find out what is changed in
 place, once to write it down anew without. A graph that changes nothing in place comes out
 as it went in, but for operations such as ``reshape`` that are a view or a copy, as strides have
-it. Only these are decomposed here, each form of them once, by torch itself.
+it. Only these are decomposed here, each form of them once in a process, by torch itself.
 """
 
 from __future__ import annotations
@@ -50,10 +50,9 @@ def functional_form(program: ExportedProgram) -> ExportedProgram:
                 moving.append(node)
         elif node.op not in ("placeholder", "call_function", "output"):
             return program.run_decompositions({})
-    forms: dict[Any, torch.fx.Graph] = {}
     with replacing_nodes(program):
         for node in moving:
-            _replace(node, forms)
+            _replace(node)
     return program
 
 
@@ -99,14 +98,22 @@ def _static(node: torch.fx.Node) -> bool:
     return True
 
 
-def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
+_forms: dict[Any, torch.fx.Graph] = {}
+"""Decompositions that were made: those of one trace, and of later traces of this process."""
+_MOST_FORMS = 1000
+
+
+def _replace(node: torch.fx.Node) -> None:
     """Put the decomposition of a node in its place."""
     leaves, spec = tree_flatten((node.args, node.kwargs))
     given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
-    key = (node.target, str(spec), tuple([_described(leaf) for leaf in leaves]))
-    form = forms.get(key)
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    key = (node.target, str(spec), tuple([_described(leaf) for leaf in leaves]), modes)
+    form = _forms.get(key)
     if form is None:
-        form = forms[key] = _decomposed(node.target, leaves, spec)
+        if len(_forms) >= _MOST_FORMS:
+            _forms.clear()
+        form = _forms[key] = _decomposed(node.target, leaves, spec)
     own = dict(zip(form.find_nodes(op="placeholder"), given, strict=True))
     graph = node.graph
     for part in form.nodes:
@@ -138,12 +145,13 @@ def _decomposed(target: Any, leaves: list[Any], spec: Any) -> torch.fx.Graph:
     """The functional form of one operation, a graph of its tensors."""
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
     values = [leaves[i].meta["val"] for i in places]
+    others = [None if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
     with FakeTensorMode():
         stand_ins = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in values]
 
     class Alone(torch.nn.Module):
         def forward(self, *tensors: torch.Tensor) -> Any:
-            filled = list(leaves)
+            filled = list(others)
             for place, tensor in zip(places, tensors, strict=True):
                 filled[place] = tensor
             args, kwargs = tree_unflatten(filled, spec)

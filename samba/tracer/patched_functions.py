@@ -42,6 +42,25 @@ from samba.tracer.layouts import Looks
 from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.random_draws import DROPOUTS, SeedWatch, keep_dropout
 from samba.tracer.rewrite import rewritten
+from samba.tracer.torch_internals import differentiates_functions
+
+_PROPERTIES = (
+    *("layout", "shape", "dtype", "device", "requires_grad", "is_leaf", "is_sparse", "is_nested"),
+    *("is_quantized", "is_mkldnn"),
+)
+_METHODS = (
+    *("stride", "storage_offset", "size", "dim", "numel", "untyped_storage"),
+    *("is_conj", "is_neg", "is_inference"),
+)
+_DESCRIBES = frozenset(
+    {
+        *(getattr(torch.Tensor, name).__get__ for name in _PROPERTIES),
+        *(getattr(torch.Tensor, name) for name in _METHODS),
+    }
+)
+"""Functions that say what a tensor is, which the exporter asks of all that it makes stand-ins for.
+
+They are nine in ten of all calls, and only ``forward`` may get another answer than torch's."""
 
 _MODES = ("samba.tracer.patched_functions", "samba.tracer.data_dependent.loops")
 """Modules through which every function goes that ``forward`` calls."""
@@ -102,9 +121,20 @@ class TracedFunctions(TorchFunctionMode):
         if self._is_within and self._loops is not None:
             return self._loops.call(func, args, kwargs)
         HELD.let_through()
+        if func in _DESCRIBES and self._is_plain_question():
+            self.looks.note(func, args, kwargs)
+            return func(*args, **kwargs)
         again = nullcontext() if self._loops is None else self
         with self._seeds.noted(func), again, self._level(within=True):
             return self._call(func, types, args, kwargs)
+
+    def _is_plain_question(self) -> bool:
+        """Whether what describes a tensor is asked outside of ``forward``, loops and transforms."""
+        return (
+            traced_forward() is None
+            and not differentiates_functions()
+            and (self._loops is None or self._loops.is_idle)
+        )
 
     @contextmanager
     def _level(self, *, within: bool) -> Iterator[None]:

@@ -290,6 +290,8 @@ def _installed() -> Iterator[None]:
 _OWN = frozenset({"samba", "sambaflow", "emulator", "pef_schema"})
 _spaces: dict[int, tuple[dict[str, Any], int]] = {}
 """Namespaces in which ``type`` is another at present, with how many traces want it."""
+_libraries: dict[str, Any] = {}
+"""Modules, by name, of which it is known that they are no user's: most of some thousands."""
 
 
 def _shown(value: Any) -> Any:
@@ -375,8 +377,12 @@ def _namespaces(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
             if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename):
                 yield function.__globals__
     for name, module in list(sys.modules.items()):
+        if module is not None and _libraries.get(name) is module:
+            continue
         if name.partition(".")[0] not in _OWN and _is_script(module):
             yield vars(module)
+        elif isinstance(module, ModuleType) and getattr(module, "__file__", None):
+            _libraries[name] = module
 
 
 def _is_script(module: Any) -> bool:

@@ -10,6 +10,7 @@ exporter when a model is traced.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
@@ -30,12 +31,14 @@ from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import _ProxyTensor, get_proxy_mode, get_proxy_slot
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _traceback
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
@@ -257,11 +260,12 @@ _LOGGERS = {
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """While active, the exporter prints and logs no graphs (2.3).
+    """While active, the exporter prints and logs no graphs, and writes few as code (2.3).
 
     Where a branch depends on data, ``torch.export._trace`` prints the graph, and
     ``symbolic_shapes`` logs it; ``fake_tensor`` logs its traceback where shapes do not fit. The
-    error says what a user can do.
+    error says what a user can do. Torch writes Python code of each graph that it makes on the way,
+    and compiles that; so it does only where the code is called.
     """
     import torch.export._trace  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
@@ -271,7 +275,20 @@ def quiet_exporter() -> Iterator[None]:
             stack.callback(log.setLevel, log.level)
             log.setLevel(quiet)
         stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
+        stack.enter_context(_use_lazy_graph_module(True))
+        stack.enter_context(replaced(_traceback, _extract_symbolized_tb=_extracted))
         yield
+
+
+def _extracted(frames: Sequence[Mapping[str, Any]], skip: int) -> traceback.StackSummary:
+    """A stack as ``_traceback`` makes it, whose source lines are read when they are shown (2.0).
+
+    The exporter takes one for each node, and shows the frames from ``forward`` on.
+    """
+    return traceback.StackSummary(
+        traceback.FrameSummary(f["filename"], f["line"], f["name"], lookup_line=False)
+        for f in reversed(frames[skip:])
+    )
 
 
 def with_functions(apply: Callable[..., Any]) -> AbstractContextManager[None]:

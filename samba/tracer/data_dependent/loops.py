@@ -132,6 +132,11 @@ class HitLoops:
             handle.remove()
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no turn of a loop is being traced, and none has made anything."""
+        return self._turn is None and not self._made
+
+    @property
     def is_within_turn(self) -> bool:
         """Whether a turn of a loop is being traced, which may not take place in a run."""
         return self._turn is not None
