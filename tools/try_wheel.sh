@@ -39,6 +39,9 @@ for package in (emulator, pef_schema, samba, sambaflow):
     assert importlib.resources.files(package).joinpath("py.typed").is_file(), package
 assert importlib.util.find_spec("bench") is None, "the bench was installed"
 '
+if [ "$(uname -sm)" = "Linux x86_64" ]; then
+  run -c 'from emulator.native.library import native_library; print(native_library().version)'
+fi
 run logreg.py compile --pef-name=logreg --output-folder=out
 run logreg.py run --pef=out/logreg/logreg.pef
 run -m emulator verify out/logreg/logreg.pef

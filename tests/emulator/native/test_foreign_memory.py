@@ -83,9 +83,7 @@ def test_under_sanitizers(tmp_path: Path) -> None:
         root / "lib" / "libdnnl.so.3",
     )
     libraries = [
-        subprocess.run(
-            ["g++", f"-print-file-name={name}.so"], check=True, capture_output=True, text=True
-        ).stdout.strip()
+        finished(["g++", f"-print-file-name={name}.so"]).stdout.strip()
         for name in ("libasan", "libubsan")
     ]
     convolutions, products = _drawn(

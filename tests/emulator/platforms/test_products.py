@@ -41,7 +41,7 @@ from tests.opinfo.exceptions import OUT_OF_SCOPE, function_of, in_scope
 from tests.opinfo.samples import choose, list_samples
 
 SAID = "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
-OF_THE_CPU = ("lapack", "onednn", "eigen", "ynn", "xnn", "cpu")
+OF_THE_CPU = ("lapack", "onednn", "eigen", "ynn", "xnn", "cpu", "emulator_")
 """What names of calls hold that only the CPU's executables can make."""
 
 SLOW = ("resnet", "gpt", "vit", "bert")
@@ -168,7 +168,7 @@ def test_the_cpu_runs_the_same_code(function: Callable[..., Any], shapes: Any) -
     options = xla_options(jax.devices("cpu")[0])
     texts: list[str] = []
     for exact in (contextlib.nullcontext(), full_products()):
-        with exact:
+        with exact, without_native():
             compiled = trace(function, *shapes).lower().compile(compiler_options=options)
         lines = [line.partition(", metadata=")[0] for line in compiled.as_text().splitlines()]
         texts.append("\n".join(line for line in lines if " = " in line))
