@@ -17,16 +17,13 @@ from emulator.native.convolution import (
     call_convolution,
     has_convolution,
 )
-from emulator.native.library import threads
+from emulator.native.library import shares_of
 
 __all__ = ["convolve", "has_kernel", "input_gradient", "weight_gradient"]
 
-_LEAST_OF_A_SHARE = 1_000_000
-"""Operations of one thread's share, at least: to wake a thread takes microseconds."""
-
 _LARGE_DATA = 4
-"""Times that the data have the elements of the kernels, from which a gradient of kernels is native:
-each thread has one of its own, and they are added up. XLA divides it by features."""
+"""A gradient of kernels is native if the data have at least so many times the elements of the
+kernels: each thread computes a whole gradient, and all are added up. XLA divides it by features."""
 
 _MOST_AXES = 3
 
@@ -77,7 +74,7 @@ def _call(p: Convolution) -> ConvolutionCall:
     return ConvolutionCall(
         part=_PARTS[p.part],
         groups=p.groups,
-        threads=min(threads(), max(p.operations // _LEAST_OF_A_SHARE, 1)),
+        threads=shares_of(p.operations),
         x=(p.batch, *p.size, p.channels),
         w=(p.features, p.channels // p.groups, *p.window.kernel),
         y=(p.batch, *p.window.out, p.features),

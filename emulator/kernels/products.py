@@ -16,7 +16,7 @@ from emulator.kernels.precision import compute_dtype, product_precision, widen
 from emulator.kernels.problems import Product
 from emulator.kernels.row_products import Spec, row_product, with_rows
 from emulator.kernels.target import Target, native_kernels, present_target
-from emulator.native.library import threads
+from emulator.native.library import shares_of
 from emulator.native.product import ProductCall, call_product, has_product
 from emulator.processor import processor
 
@@ -31,8 +31,6 @@ _NATIVE_TYPES = {
 _LEAST_FOR_NATIVE = {"float32": 200_000, "bfloat16": 10_000_000}
 """Operations from which a product is faster by a native call: XLA's kernel for small bfloat16
 products is good."""
-_LEAST_OF_A_SHARE = 1_000_000
-"""Operations of one thread's share, at least: to wake a thread takes microseconds."""
 _FEW_COLUMNS, _MOST_COPIED, _MOST_PRODUCTS = 8, 1 << 18, 16_000_000
 """A left factor is copied from so many columns of the right one on, up to so many elements and
 products: a copy takes longer than a product with a few columns, and large products of either
@@ -159,7 +157,7 @@ def _call(p: Product, *, biased: bool, rounded: bool) -> ProductCall:
         biased=biased,
         narrow=p.dtype == "bfloat16",
         rounded=rounded,
-        threads=min(threads(), max(p.operations // _LEAST_OF_A_SHARE, 1)),
+        threads=shares_of(p.operations),
     )
 
 

@@ -100,7 +100,7 @@ def call_convolution(call: ConvolutionCall, first: jax.Array, second: jax.Array)
     """
     scratch = _scratch(call) if native_library() is not None else None
     if scratch is None:
-        raise NotImplementedError(f"the native kernels have none for {call}")
+        raise NotImplementedError(f"no native kernel computes {call}")
     results = (
         jax.ShapeDtypeStruct(call.result, jnp.float32),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),

@@ -24,10 +24,12 @@ import numpy as np
 from emulator.processor import processor
 
 __all__ = [
+    "CALLS",
     "NATIVE_VARIABLE",
     "Library",
     "leave_native_out",
     "native_library",
+    "shares_of",
     "threads",
     "without_native",
 ]
@@ -35,13 +37,19 @@ __all__ = [
 NATIVE_VARIABLE = "EMULATOR_NATIVE"
 """``0`` in the environment leaves the native kernels out."""
 
+CALLS = "emulator_"
+"""The names begin with this by which XLA knows the native kernels."""
+
+_LEAST_OF_A_SHARE = 1_000_000
+"""Operations of one thread's share, at least: to wake a thread takes microseconds."""
+
 _LOG = logging.getLogger(__name__)
 
 _ONEDNN = "onednn-cpu-gomp"
 """The package that holds oneDNN's library."""
 
 _FAMILIES = ("Convolution", "Product")
-"""The names of a family's functions begin with these. XLA knows a family by ``emulator_`` and the
+"""The names of a family's functions begin with these. XLA knows a family by :data:`CALLS` and the
 name in small letters."""
 
 _WANTED_ISA = "avx2"
@@ -184,7 +192,7 @@ def _path_of_kernels() -> Path:
 
 
 def _register(functions: ctypes.CDLL, family: str) -> None:
-    name = f"emulator_{family.lower()}"
+    name = f"{CALLS}{family.lower()}"
     identity = _capsule(functions, f"{family}TypeId")
     about = _capsule(functions, f"{family}TypeInfo")
     jax.ffi.register_ffi_type(name, {"type_id": identity, "type_info": about}, platform="cpu")
@@ -211,3 +219,16 @@ def threads() -> int:
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares_of(operations: int) -> int:
+    """Among how many threads a call is divided.
+
+    Args:
+        operations: Floating point operations of the call.
+
+    Example:
+        >>> shares_of(1000)
+        1
+    """
+    return min(threads(), max(operations // _LEAST_OF_A_SHARE, 1))

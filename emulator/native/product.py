@@ -97,7 +97,7 @@ def call_product(
     """
     scratch = _scratch(call) if native_library() is not None else None
     if scratch is None:
-        raise NotImplementedError(f"the native kernels have none for {call}")
+        raise NotImplementedError(f"no native kernel computes {call}")
     dtype = jnp.bfloat16 if call.rounded else jnp.float32
     results = (
         jax.ShapeDtypeStruct((call.batch, call.m, call.n), dtype),

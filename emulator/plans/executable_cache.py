@@ -34,7 +34,7 @@ from jax._src.lib.mlir import passmanager  # pyright: ignore[reportPrivateImport
 
 from emulator.counters import Source
 from emulator.handler_errors import raise_error_of_handler
-from emulator.native.library import native_library
+from emulator.native.library import CALLS, native_library
 
 __all__ = ["CACHE_VARIABLE", "Executable", "KeptFiles", "compiled_or_kept", "xla_options"]
 
@@ -189,8 +189,11 @@ def _users_folder() -> Path | None:
 def _key(client: Any, module: Any, devices: Any, options: Any) -> str:
     """A name for all that an executable depends on."""
     found = hashlib.sha256()
+    code = _code(module)
+    library = native_library() if CALLS.encode() in code else None
     for part in (
-        _code(module),
+        code,
+        b"" if library is None else library.version.encode(),
         options.SerializeAsString(),
         repr([(d.id, d.platform, d.device_kind) for d in devices]).encode(),
         f"{client.platform} {client.platform_version}".encode(),
@@ -213,11 +216,9 @@ def _code(module: Any) -> bytes:
 
 
 def _machine() -> bytes:
-    """What XLA's code depends on besides its options: versions, kernels, processor, cores."""
+    """What XLA's code depends on besides its options: versions, processor, cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    library = native_library()
-    kernels = "" if library is None else library.version
-    parts = (jax.__version__, jaxlib.version.__version__, kernels, _processor(), str(cores))
+    parts = (jax.__version__, jaxlib.version.__version__, _processor(), str(cores))
     return "\n".join((*parts, os.environ.get("NPROC", ""))).encode()
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from emulator.kernels import conv_by_native, convolutions, products
+from emulator.kernels import convolutions, products
 from emulator.kernels.choice import applicable
 from emulator.kernels.convolutions import CANDIDATES
 from emulator.kernels.problems import Convolution, Part, Product
@@ -20,6 +20,7 @@ from emulator.kernels.products import CANDIDATES as PRODUCTS
 from emulator.kernels.row_products import Spec
 from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
+from emulator.native import library
 
 _SIZE = st.integers(1, 9)
 
@@ -29,8 +30,7 @@ def small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native kernels apply to small problems, too, and divide them."""
     monkeypatch.setattr(convolutions, "_LEAST_FOR_NATIVE", 0)
     monkeypatch.setattr(products, "_LEAST_FOR_NATIVE", {"float32": 0, "bfloat16": 0})
-    for module in (conv_by_native, products):
-        monkeypatch.setattr(module, "_LEAST_OF_A_SHARE", 1)
+    monkeypatch.setattr(library, "_LEAST_OF_A_SHARE", 1)
 
 
 def _random(seed: int, *shape: int) -> np.ndarray:

@@ -16,11 +16,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from emulator.kernels import conv_by_native, convolutions
+from emulator.kernels import convolutions
 from emulator.kernels.choice import Candidate, applicable
 from emulator.kernels.convolutions import CANDIDATES, input_gradient
 from emulator.kernels.problems import Convolution
 from emulator.kernels.windows import Window
+from emulator.native import library
 from emulator.native.library import native_library, without_native
 from emulator.ops.registry import load_ops
 
@@ -42,7 +43,7 @@ def _nth(nth: int) -> Iterator[Counter[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convolutions, "_LEAST_FOR_NATIVE", 0)
-        patch.setattr(conv_by_native, "_LEAST_OF_A_SHARE", 1)
+        patch.setattr(library, "_LEAST_OF_A_SHARE", 1)
         patch.setattr(convolutions, "choose", choose)
         yield taken
 

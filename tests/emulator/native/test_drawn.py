@@ -19,6 +19,7 @@ from emulator.kernels import conv_by_native, conv_by_xla, convolutions, products
 from emulator.kernels.problems import Convolution, Part, Product
 from emulator.kernels.row_products import Spec
 from emulator.kernels.windows import Window
+from emulator.native import library
 from emulator.native.library import native_library, without_native
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
@@ -32,8 +33,7 @@ _BAD = (math.nan, math.inf, -math.inf)
 @pytest.fixture(autouse=True)
 def small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small problems are divided among threads, too."""
-    for module in (conv_by_native, products):
-        monkeypatch.setattr(module, "_LEAST_OF_A_SHARE", 1)
+    monkeypatch.setattr(library, "_LEAST_OF_A_SHARE", 1)
     monkeypatch.setattr(products, "_LEAST_FOR_NATIVE", {"float32": 0, "bfloat16": 0})
     monkeypatch.setattr(convolutions, "_LEAST_FOR_NATIVE", 0)
 

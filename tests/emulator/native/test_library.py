@@ -19,7 +19,7 @@ from emulator.kernels.convolutions import convolve
 from emulator.kernels.products import product
 from emulator.kernels.target import lowered_for, target_of
 from emulator.kernels.windows import Window
-from emulator.native import library as module
+from emulator.native import convolution, library as module
 from emulator.native.library import (
     NATIVE_VARIABLE,
     leave_native_out,
@@ -186,26 +186,23 @@ def test_shapes_that_are_not_the_calls_are_an_error(
     assert _product_of(a, b, y, dtype, scratch) == "shapes or types are not those"
 
 
-def test_too_little_scratch_memory_is_an_error() -> None:
-    """oneDNN wants some for a factor that it copies."""
-    shape = (1, 8, 512, 512)
-    wanted = native_library()
-    assert wanted is not None
-    size = wanted.scratch("product_scratch", shape, 1, 1, 0, 0, 0, 1)
-    if not size:
-        pytest.skip("oneDNN copies neither factor on this processor")
-    attributes = {**_ATTRIBUTES, "turned_a": np.int64(1), "turned_b": np.int64(1)}
-    said = _product_of((512, 8), (512, 512), (8, 512), "float32", size - 1, shape, attributes)
-    assert said == "shapes or types are not those"
+def test_too_little_scratch_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a convolution, whose kernels are copied into the order that oneDNN wants."""
+    found = convolution._scratch
+    monkeypatch.setattr(convolution, "_scratch", lambda call: found(call) - 1)
+    x, w = jnp.ones((4, 8, 16, 16)), jnp.ones((8, 8, 3, 3))
+    with pytest.raises(Exception, match="convolution: its scratch memory is too small"):
+        jax.block_until_ready(jax.jit(lambda x, w: convolve(x, w, WINDOW, 1))(x, w))
 
 
 def _product_of(
-    a: tuple[int, ...], b: tuple[int, ...], y: tuple[int, ...], dtype: str, scratch: int,
-    shape: tuple[int, ...] = (1, 4, 6, 5), attributes: dict[str, Any] = _ATTRIBUTES,
-) -> str:  # fmt: skip
+    a: tuple[int, ...], b: tuple[int, ...], y: tuple[int, ...], dtype: str, scratch: int
+) -> str:
     results = (jax.ShapeDtypeStruct(y, jnp.float32), jax.ShapeDtypeStruct((scratch,), jnp.uint8))
     call = jax.ffi.ffi_call("emulator_product", results)
-    run: Any = jax.jit(lambda a, b: call(a, b, shape=np.asarray(shape, np.int64), **attributes))
+    run: Any = jax.jit(
+        lambda a, b: call(a, b, shape=np.asarray((1, 4, 6, 5), np.int64), **_ATTRIBUTES)
+    )
     with pytest.raises(Exception, match="product: ") as caught:
         jax.block_until_ready(run(jnp.ones(a, dtype), jnp.ones(b, dtype)))
     return str(caught.value).partition("product: ")[2][:29]
