@@ -149,6 +149,19 @@ dnnl::memory::desc weights_desc(const Convolution& c, bool any) {
   return {dims, dnnl::memory::data_type::f32, order};
 }
 
+// Kernels of one tap first gather the places that strides leave, and write whole vectors of channels
+// there: beyond the end of their scratch memory, where the channels are no multiple of a vector.
+// oneDNN 3.2 then gives wrong gradients of weights, or overwrites what lies behind.
+void refuse_gathered_tails(const Convolution& c, const std::string& implementation) {
+  constexpr int64_t kLongestVector = 16;
+  const Sizes& stride = c.window.stride;
+  const bool gathers = implementation.rfind("jit_1x1", 0) == 0 &&
+                       std::any_of(stride.begin(), stride.end(), [](int64_t s) { return s > 1; });
+  if (gathers && c.w[1] % kLongestVector != 0) {
+    throw std::runtime_error("oneDNN's kernel for it writes beyond its memory");
+  }
+}
+
 std::shared_ptr<Kernel> make_kernel(const Convolution& c, const Block& b) {
   using namespace dnnl;
   Sizes data = spatial_of(c.x), result = spatial_of(c.y), low = c.window.low, high = c.window.high;
@@ -167,6 +180,7 @@ std::shared_ptr<Kernel> make_kernel(const Convolution& c, const Block& b) {
   const auto fill = [&](const auto& pd, const memory::desc& weights) {
     const std::string implementation = pd.impl_info_str();
     refuse_plain_loops(implementation);
+    refuse_gathered_tails(c, implementation);
     // As products, groups of one channel are as many products of one row.
     if (c.groups > 1 && c.w[1] == 1 && implementation.find("gemm") != std::string::npos) {
       throw std::runtime_error("oneDNN has no fast kernel for it");
