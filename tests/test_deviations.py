@@ -14,7 +14,7 @@ TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./([^)]+)\)")
 OPERATIONAL = {
     "emulator/kernels/agreement.py": 1,  # replicas take XLA's kernels: the same within rounding
     "emulator/native/library.py": 1,  # native kernels are left out: the numbers are XLA's
-    "emulator/plans/executable_cache.py": 1,  # executables cannot be kept: they are compiled again
+    "emulator/kept_files.py": 1,  # what cannot be kept is made again
     "emulator/start.py": 1,  # of processes: jax's own, but for loaders
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
     "samba/session/profiling.py": 3,  # of profiles and timelines, not of numbers

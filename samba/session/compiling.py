@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.compiler.forms.listing import pef_log
+from samba.compiler.gradient_flow import with_kept_state
 from samba.compiler.losses import doubtful_losses, losses_line
 from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions
+from samba.remembering.memory import open_memory
 from samba.session.settings import CompileSettings, loss_index_tuple
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
@@ -77,12 +80,16 @@ def compile_pef(
     with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
         stage.start("tracing")
         given = collect_inputs(model, inputs)
-        traced = trace_and_keep(model, given, inference=settings.inference)
+        memory = open_memory(model, given, inference=settings.inference)
+        with nullcontext() if memory is None else memory.watching():
+            traced = trace_and_keep(model, given, inference=settings.inference)
         stage.start("cutting into sections")
         traced = apply_arithmetic(traced, settings.arithmetic)
         program = build_program(traced, listed, options)
         stage.start("writing the PEF")
-        _write(path, program, settings)
+        digest = _write(path, program, settings)
+        if memory is not None:
+            memory.keep(with_kept_state(traced), program.graphs[0], pef=digest)
     if line := losses_line(program):
         say(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(listed))):
@@ -148,15 +155,19 @@ def _text(
     return tuple((given | settings.arithmetic.metadata()).items())
 
 
-def _write(path: Path, program: Program, settings: CompileSettings) -> None:
-    """Write PEF and log, so that both are of one program whatever happens; then what was asked."""
+def _write(path: Path, program: Program, settings: CompileSettings) -> str:
+    """Write PEF and log, so that both are of one program whatever happens; then what was asked.
+
+    Returns:
+        The digest of the PEF.
+    """
 
     @functools.cache
     def described() -> dict[str, Any]:  # once, after the program is verified
         return describe(program)
 
     with _folders_of(path):
-        write_pef(path, program, log=lambda info: pef_log(program, info.digest, described()))
+        info = write_pef(path, program, log=lambda info: pef_log(program, info.digest, described()))
     graphs = range(len(program.graphs))
     if settings.dumps_graph:
         text = json_text(graphs_as_dict(program, graphs), indent=1)
@@ -166,6 +177,7 @@ def _write(path: Path, program: Program, settings: CompileSettings) -> None:
     for stats in settings.stats:
         text = json_text(compiled_stats(described(), pef=str(path)), indent=2)
         write_atomically(str(stats), [f"{text}\n".encode()])
+    return info.digest
 
 
 @contextlib.contextmanager

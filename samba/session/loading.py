@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from emulator.forks import refuse_in_child
 from emulator.mesh.chips import Chips, open_chips
 from emulator.mesh.layout import Split
 from pef_schema import first_difference
-from pef_schema.program import Graph, Program, Role
+from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.gradient_flow import with_kept_state
 from samba.compiler.optimizers import as_optimizers
@@ -21,6 +22,7 @@ from samba.distributed.mesh import processes_of_chips
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError, described
 from samba.nn.converted import converted_last
+from samba.remembering.memory import open_memory
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import (
     GraphMismatch,
@@ -35,7 +37,7 @@ from samba.session.graphs import GraphPart, GraphTrace
 from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
 from samba.session.outputs import output_handles
-from samba.session.program_slot import parse_pef
+from samba.session.program_slot import parse_pef, parse_with_digest
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
@@ -112,10 +114,10 @@ class LoadedModel(Loaded):
         return super().host_state(region)
 
 
-def _only_graph(program: Program, pef: str) -> Graph:
-    """The graph of a PEF that has one."""
+def _refuse_several(program: Program, pef: str) -> None:
+    """Raise unless a PEF has one graph."""
     if len(program.graphs) == 1:
-        return program.graphs[0]
+        return
     names = ", ".join(graph.name for graph in program.graphs)
     raise ArgumentError(
         where="utils.trace_graph(pef=...)",
@@ -181,21 +183,17 @@ def load_pef(
         )
     with stages(f"load {Path(pef).name}", "reading", "tracing") as stage:
         stage.start("reading")
-        program = parse_pef(pef)
-        graph = _only_graph(program, pef)
+        program, digest = parse_with_digest(pef)
+        _refuse_several(program, pef)
         stage.start("tracing")
         given = collect_inputs(model, inputs)
-        traced = trace_again(
-            model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
-        )
+        arithmetic = compiled_arithmetic(dict(program.metadata))
+        check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
+        traced = _trace(model, given, program, pef=pef, digest=digest)
     given = with_layouts_and_views(given, traced, model, inference=program.inference)
     used = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         used = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
-    arithmetic = compiled_arithmetic(dict(program.metadata))
-    check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
-    traced = with_kept_state(apply_arithmetic(traced, arithmetic))
-    refuse_other_graph(traced, program, pef=pef)
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
@@ -212,6 +210,38 @@ def load_pef(
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     loaded.watch(used)
     return loaded
+
+
+def _trace(
+    model: torch.nn.Module, given: TraceInputs, program: Program, *, pef: str, digest: str
+) -> Traced:
+    """The trace of a model that computes what a PEF does, remembered where that can be.
+
+    Args:
+        model: The model.
+        given: Its inputs.
+        program: The program from the PEF.
+        pef: The path of the PEF.
+        digest: Its digest.
+
+    Returns:
+        The trace, with the rounding of the PEF.
+    """
+    (graph,) = program.graphs
+    memory = open_memory(model, given, inference=program.inference) if digest else None
+    traced = None if memory is None else memory.recall(model, given, graph, pef=digest)
+    if traced is not None:
+        return traced
+    with nullcontext() if memory is None else memory.watching():
+        traced = trace_again(
+            model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
+        )
+    arithmetic = compiled_arithmetic(dict(program.metadata))
+    traced = with_kept_state(apply_arithmetic(traced, arithmetic))
+    refuse_other_graph(traced, program, pef=pef)
+    if memory is not None:
+        memory.keep(traced, graph, pef=digest)
+    return traced
 
 
 def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: str) -> Loaded:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
-from pef_schema import read_pef
+from pef_schema import read_info, read_pef
 from pef_schema.program import Program
 from samba.errors import NotLoaded
 from samba.profiler import PROFILER
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         Loaded,  # loads jax, which a session without a program needs not
     )
 
-__all__ = ["Counters", "ProgramSlot", "parse_pef"]
+__all__ = ["Counters", "ProgramSlot", "parse_pef", "parse_with_digest"]
 
 
 def parse_pef(path: str) -> Program:
@@ -44,6 +44,25 @@ def parse_pef(path: str) -> Program:
     """
     with PROFILER.event("SAMBA_SET_PEF"):
         return read_pef(Path(path).absolute())
+
+
+def parse_with_digest(path: str) -> tuple[Program, str]:
+    """Parse a PEF, and say which one it is.
+
+    Args:
+        path: As for :func:`parse_pef`.
+
+    Returns:
+        The program and the digest of the file, which is empty if another file has taken its place
+        in the meantime.
+
+    Raises:
+        PefError: As for :func:`parse_pef`.
+    """
+    absolute = Path(path).absolute()
+    before = read_info(absolute).digest
+    program = parse_pef(path)
+    return program, before if read_info(absolute).digest == before else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

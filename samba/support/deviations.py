@@ -8,16 +8,19 @@ a page allows has an attribute or an argument ``deviation``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from pef_schema.printable import printable
 
-__all__ = ["MOST_TOLD", "Deviations", "named", "some_of", "tell"]
+__all__ = ["MOST_TOLD", "Deviations", "hearing", "named", "some_of", "tell"]
 
 MOST_TOLD = 32
 """Texts that are told of one deviation: a loop of a script may find ever new ones."""
 
 _log = logging.getLogger("samba")
+_heard: ContextVar[list[tuple[str, str]] | None] = ContextVar("heard", default=None)
 
 
 def named(deviation: str, text: str) -> str:
@@ -56,7 +59,28 @@ def tell(deviation: str, text: str) -> None:
         deviation: Name of a row of the page, as a literal.
         text: What differs and what to do; without a full stop.
     """
+    heard = _heard.get()
+    if heard is not None:
+        heard.append((deviation, text))
     _log.warning("%s", named(deviation, text))
+
+
+@contextmanager
+def hearing() -> Iterator[list[tuple[str, str]]]:
+    """While active, what is told is listed, too: names of deviations with their texts.
+
+    Example:
+        >>> with hearing() as told:
+        ...     pass
+        >>> told
+        []
+    """
+    told: list[tuple[str, str]] = []
+    before = _heard.set(told)
+    try:
+        yield told
+    finally:
+        _heard.reset(before)
 
 
 class Deviations:

@@ -175,7 +175,7 @@ def _key(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Any:
     return inference, surroundings, _form(given), modules
 
 
-def _surroundings() -> tuple[Any, ...]:
+def torch_settings() -> tuple[Any, ...]:
     """Settings of torch that change what a model traces to."""
     return (
         torch.get_default_dtype(),
@@ -188,8 +188,12 @@ def _surroundings() -> tuple[Any, ...]:
         torch.backends.cuda.flash_sdp_enabled(),
         torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.mem_efficient_sdp_enabled(),
-        _of({kind: dict(hooks) for kind, hooks in global_hooks().items()}),
     )
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """What lies outside of a model and changes what it traces to."""
+    return *torch_settings(), _of({kind: dict(hooks) for kind, hooks in global_hooks().items()})
 
 
 def _form(given: TraceInputs) -> Any:

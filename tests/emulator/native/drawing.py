@@ -19,7 +19,7 @@ from hypothesis import given, settings
 def main() -> None:
     """Draw what the command line asks for, and print how much was computed."""
     os.environ.pop("LD_PRELOAD", None)  # compilers that jax starts are not watched
-    from emulator.kernels import convolutions, products
+    from emulator.kernels import conv_by_native, convolutions, products
     from emulator.native import library
     from tests.emulator.native import test_drawn
 
@@ -28,6 +28,7 @@ def main() -> None:
         library._path_of_kernels = lambda: Path(sys.argv[2])
     library._LEAST_OF_A_SHARE = 1
     convolutions._LEAST_FOR_NATIVE = 0
+    conv_by_native._LARGE_DATA = 0
     products._LEAST_FOR_NATIVE = {"float32": 0, "bfloat16": 0}
     done: Counter[str] = Counter()
 

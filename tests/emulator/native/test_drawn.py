@@ -32,10 +32,11 @@ _BAD = (math.nan, math.inf, -math.inf)
 
 @pytest.fixture(autouse=True)
 def small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small problems are divided among threads, too."""
+    """Small problems are divided among threads, and none is left to XLA for its size."""
     monkeypatch.setattr(library, "_LEAST_OF_A_SHARE", 1)
     monkeypatch.setattr(products, "_LEAST_FOR_NATIVE", {"float32": 0, "bfloat16": 0})
     monkeypatch.setattr(convolutions, "_LEAST_FOR_NATIVE", 0)
+    monkeypatch.setattr(conv_by_native, "_LARGE_DATA", 0)
 
 
 def _bound(terms: int) -> float:

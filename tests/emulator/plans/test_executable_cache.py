@@ -22,10 +22,11 @@ from torch import nn
 import samba
 from emulator.device import Device
 from emulator.dtypes import TO_NUMPY
+from emulator.kept_files import CACHE_VARIABLE, KeptFiles
 from emulator.native.library import native_library
 from emulator.ops.registry import load_ops
 from emulator.plans import executable_cache, plan
-from emulator.plans.executable_cache import CACHE_VARIABLE, KeptFiles, _Client, compiled_or_kept
+from emulator.plans.executable_cache import _Client, compiled_or_kept
 from emulator.plans.steps import all_steps
 from pef_schema.program import Role
 from samba.compiler.build import build_program
@@ -55,9 +56,8 @@ class Counts:
 
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "kept"
-    monkeypatch.setenv(CACHE_VARIABLE, str(folder))
-    return folder
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
+    return tmp_path / "kept" / "executables"
 
 
 class Spy:
@@ -333,7 +333,7 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
     files = KeptFiles(tmp_path / "kept", limit=700)
     for age, name in ((300, "a"), (200, "b"), (100, "c")):
         files.put(name, bytes(100))
-        path = files.folder / f"{name}.exe"
+        path = files.folder / f"{name}.kept"
         os.utime(path, (path.stat().st_atime, path.stat().st_mtime - age))
     assert files.get("a") is not None  # used now
     files.put("d", bytes(100))
@@ -394,4 +394,4 @@ def test_many_may_put_and_get_at_once(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(use, many))
-    assert all(path.suffix == ".exe" for path in many[0].folder.iterdir())
+    assert all(path.suffix == ".kept" for path in many[0].folder.iterdir())

@@ -26,6 +26,7 @@ import samba
 from emulator.errors import LoweringError
 from emulator.handler_errors import HandlerErrors
 from emulator.held_signals import is_of_script as held_signals_is_of_script
+from emulator.kept_files import KeptFiles
 from emulator.lowering.failures import failures_of
 from emulator.plans import executable_cache
 from pef_schema.program import Node
@@ -209,7 +210,7 @@ def test_it_arrives_from_many_lines(tmp_path, what, most):
 
 
 def test_it_drops_no_executable_that_is_kept(tmp_path, monkeypatch):
-    files = executable_cache._opened(tmp_path)
+    files = KeptFiles(tmp_path, limit=1 << 30)
     files.put("a", zlib.compress(b"an executable"))
     monkeypatch.setattr(executable_cache, "_key", lambda *_: "a")
     client: Any = SimpleNamespace(deserialize_executable=ring, platform="tpu")

@@ -12,7 +12,7 @@ import samba
 from emulator.costs.memory import memory_need, schedule_steps
 from emulator.costs.steps import section_cost
 from emulator.counters import RunTimes, Source
-from emulator.plans.executable_cache import CACHE_VARIABLE
+from emulator.kept_files import CACHE_VARIABLE
 from pef_schema import read_pef
 from samba.errors import ArgumentError
 from samba.session.metrics import EVALUATION, METRICS_VARIABLE, MetricsBook, Totals, totals_of

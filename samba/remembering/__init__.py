@@ -1,0 +1,1 @@
+"""Traces that outlive the process: what they depend on, and where they are kept."""

@@ -1,0 +1,159 @@
+"""Where code comes from: Python, this project, an installed distribution, or the user's own files.
+
+Code of the first three is known by its version; the user's is known by its text alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from emulator.handler_errors import raise_error_of_handler
+
+__all__ = [
+    "installed",
+    "is_users_file",
+    "is_users_module",
+    "own_version",
+    "source_files",
+    "sources",
+]
+
+_OWN = ("samba", "emulator", "pef_schema", "sambaflow")
+"""Packages of this project."""
+
+
+@functools.cache
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Folders of Python's own library, and folders that distributions are installed into."""
+    paths = sysconfig.get_paths()
+    python = {paths["stdlib"], paths["platstdlib"]}
+    sites = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        sites.add(site.getusersitepackages())
+    ends = [tuple(sorted(os.path.realpath(p) + os.sep for p in group)) for group in (python, sites)]
+    return ends[0], ends[1]
+
+
+@functools.cache
+def _own_folders() -> tuple[str, ...]:
+    found: list[str] = []
+    for name in _OWN:
+        spec = importlib.util.find_spec(name)
+        found += [] if spec is None else spec.submodule_search_locations or []
+    return tuple([os.path.realpath(folder) + os.sep for folder in found])
+
+
+@functools.cache
+def is_users_file(path: str) -> bool:
+    """Whether a source file is the user's: neither Python's nor this project's nor installed.
+
+    Args:
+        path: Its path, as code objects and modules name it; one in ``<...>`` names no file.
+
+    Example:
+        >>> is_users_file(os.__file__)
+        False
+    """
+    if path.startswith("<"):
+        return False
+    real = os.path.realpath(path)
+    python, sites = _folders()
+    return not real.startswith((*sites, *python, *_own_folders()))
+
+
+def is_users_module(name: str | None) -> bool:
+    """Whether a loaded module is the user's.
+
+    Args:
+        name: Its name; None for what belongs to no module.
+
+    Example:
+        >>> is_users_module("os")
+        False
+    """
+    return name == "__main__" or (name is not None and _users_path(name) is not None)
+
+
+def _users_path(name: str) -> str | None:
+    """The source file of a module of the user's; None for one of others.
+
+    A module within a package of others is theirs, whatever its ``__file__`` says: ``torch.ops`` has
+    one that does not exist.
+    """
+    for of in (name.partition(".")[0], name):
+        path = getattr(sys.modules.get(of), "__file__", None)
+        if isinstance(path, str) and not is_users_file(path):
+            return None
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return path if isinstance(path, str) else None
+
+
+def source_files() -> dict[str, str]:
+    """The user's modules that are loaded: the path of each file with the name of its module.
+
+    Example:
+        >>> os.__file__ in source_files()
+        False
+    """
+    return {path: name for name in sorted(sys.modules) if (path := _users_path(name)) is not None}
+
+
+def sources() -> dict[str, str] | None:
+    """The user's modules that are loaded, by name, each with the SHA-256 of its file.
+
+    Returns:
+        None where the text of one cannot be had, as in a notebook or after ``python -c``.
+    """
+    if getattr(sys.modules.get("__main__"), "__file__", None) is None:
+        return None
+    result: dict[str, str] = {}
+    for path, name in source_files().items():
+        try:
+            result[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        except OSError as error:
+            raise_error_of_handler(error)
+            return None
+    return result
+
+
+def installed() -> list[str]:
+    """Names and versions of all distributions that are installed, and Python's.
+
+    They are those of the ``.dist-info`` folders, which no metadata has to be read for.
+    """
+    found = {
+        entry.name
+        for folder in _folders()[1]
+        if os.path.isdir(folder)
+        for entry in os.scandir(folder)
+        if entry.name.endswith((".dist-info", ".egg-info"))
+    }
+    return [sys.version, *sorted(found)]
+
+
+@functools.cache
+def own_version() -> str:
+    """What tells this version of the project from others: sizes and times of its own files."""
+    state = hashlib.sha256()
+    for folder in _own_folders():
+        for path, about in sorted(_files_below(folder)):
+            state.update(f"{path[len(folder) :]}\0{about}\n".encode())
+    return state.hexdigest()
+
+
+def _files_below(folder: str) -> Iterator[tuple[str, str]]:
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name != "__pycache__":
+                yield from _files_below(entry.path + os.sep)
+        elif entry.name.endswith((".py", ".so", ".json")):
+            about = entry.stat()
+            yield entry.path, f"{about.st_size} {about.st_mtime_ns}"

@@ -1,0 +1,146 @@
+"""Whether a model was found equal to a PEF before, on this machine: then it is not traced again."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from emulator.handler_errors import raise_error_of_handler
+from emulator.kept_files import KeptFiles, kept_files
+from pef_schema.program import Graph
+from samba.errors import ArgumentError, literal
+from samba.remembering.code_origins import source_files
+from samba.remembering.records import Record, record_of, trace_of
+from samba.remembering.state_digest import Incomparable
+from samba.remembering.trace_key import trace_key
+from samba.support.deviations import hearing, tell
+from samba.tracer.inputs import TraceInputs
+from samba.tracer.traced import Traced
+
+__all__ = ["TRACE_VARIABLE", "TraceMemory", "open_memory"]
+
+_LOG = logging.getLogger(__name__)
+
+TRACE_VARIABLE = "SAMBA_TRACE"
+"""Environment variable: ``always`` traces though a trace is remembered."""
+
+_LIMIT = 1 << 26
+"""Most bytes of traces that are remembered."""
+
+
+class TraceMemory:
+    """What is remembered, or will be, of the trace of one model for one PEF.
+
+    Args:
+        files: Where traces are kept.
+        key: What this one depends on, but for the PEF.
+        recalls: Whether it may be taken from there.
+    """
+
+    def __init__(self, files: KeptFiles, key: str, *, recalls: bool) -> None:
+        self._files, self._key, self._recalls = files, key, recalls
+        self._told: list[tuple[str, str]] = []
+        self._before = frozenset(source_files())
+
+    def recall(
+        self, model: torch.nn.Module, given: TraceInputs, graph: Graph, *, pef: str
+    ) -> Traced | None:
+        """The trace, if it is remembered; what was told with it is told again.
+
+        Args:
+            model: The model.
+            given: The inputs.
+            graph: The graph in the PEF.
+            pef: Digest of the PEF.
+
+        Returns:
+            The trace as it was compared with the graph, with the model's tensors; None if there is
+            none, or what it depends on has changed.
+        """
+        name = self._name(pef)
+        data = self._files.get(name) if self._recalls else None
+        if data is None:
+            return None
+        try:
+            record = Record.from_bytes(data)
+            if any(_digest_of(path) != digest for path, digest in record.files.items()):
+                return None
+            traced = trace_of(record, model, given, graph)
+        except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise_error_of_handler(error)
+            _LOG.info("a remembered trace cannot be read, the model is traced: %s", error)
+            self._files.drop(name)
+            return None
+        if traced is not None:
+            _LOG.info("the trace of this model is remembered; %s=always traces", TRACE_VARIABLE)
+            for deviation, text in record.told:
+                tell(deviation, text)
+        return traced
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While active, the trace is made, and what is told is part of it."""
+        with hearing() as told:
+            yield
+        self._told = told
+
+    def keep(self, traced: Traced, graph: Graph, *, pef: str) -> None:
+        """Remember a trace that computes what the graph in the PEF does.
+
+        Args:
+            traced: The trace, as it was compared.
+            graph: The graph.
+            pef: Digest of the PEF.
+        """
+        loaded = {path: _digest_of(path) for path in source_files() if path not in self._before}
+        record = record_of(traced, graph, told=self._told, files=loaded)
+        if record is not None:
+            self._files.put(self._name(pef), record.to_bytes())
+
+    def _name(self, pef: str) -> str:
+        return hashlib.sha256(f"{self._key} {pef}".encode()).hexdigest()
+
+
+def open_memory(
+    model: torch.nn.Module, given: TraceInputs, *, inference: bool
+) -> TraceMemory | None:
+    """The memory of a trace that is about to be made.
+
+    Args:
+        model: The model.
+        given: The inputs.
+        inference: The mode of the trace.
+
+    Returns:
+        The memory; None if nothing is kept, or the trace depends on what cannot be compared. The
+        log says what that is.
+
+    Raises:
+        ArgumentError: If ``SAMBA_TRACE`` is neither empty nor ``always``.
+    """
+    wish = os.environ.get(TRACE_VARIABLE, "").strip()
+    if wish not in ("", "always"):
+        raise ArgumentError(where=TRACE_VARIABLE, found=literal(wish), wanted="always, or nothing")
+    files = kept_files("traces", limit=_LIMIT)
+    if files is None:
+        return None
+    try:
+        key = trace_key(model, given, inference=inference)
+    except Incomparable as error:
+        _LOG.info("the trace of this model cannot be remembered: %s", error)
+        return None
+    return TraceMemory(files, key, recalls=wish != "always")
+
+
+def _digest_of(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise_error_of_handler(error)
+        return ""

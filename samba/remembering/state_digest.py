@@ -1,0 +1,430 @@
+"""A digest of Python objects that is the same in every process where they are.
+
+Objects are walked by value: containers, attributes, closures, the code of functions, and the global
+variables that this code names. What Python knows no state of, such as an iterator or an open file,
+is :class:`Incomparable`: whoever asks cannot rely on it.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import logging
+import re
+import sys
+import threading
+import types
+import weakref
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+
+from emulator.handler_errors import raise_error_of_handler
+from samba.remembering.code_origins import is_users_file, is_users_module
+from samba.tensor.views import host_of
+from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
+
+__all__ = ["Incomparable", "StateDigest"]
+
+_MOST_OBJECTS = 1_000_000
+_MOST_BYTES = 1 << 28
+"""Bytes of constants that are read; more take longer than a trace."""
+
+
+class Incomparable(Exception):
+    """The state of an object cannot be compared with that in another process.
+
+    Attributes:
+        place: Where it was found, as an expression.
+        kind: Name of its type.
+    """
+
+    def __init__(self, *, place: str, kind: str) -> None:
+        self.place, self.kind = place, kind
+        super().__init__(f"{place} is a {kind}")
+
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
+    *(range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype),
+)
+_BY_NAME = (
+    *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(types.MemberDescriptorType, PurePath),
+)
+_STATELESS = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
+"""Objects that no result of ``forward`` depends on."""
+_OF_EVERY_CLASS = frozenset(
+    {
+        *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__"),
+        *("_abc_impl", "__abstractmethods__", "__slots__", "__static_attributes__"),
+        *("__firstlineno__", "__orig_bases__", "__parameters__", "__match_args__"),
+        *("__dataclass_fields__", "__dataclass_params__"),
+    }
+)
+"""Attributes of a class that its source says, or that Python makes."""
+
+
+class StateDigest:
+    """Walks objects and digests what they hold.
+
+    Args:
+        known: Tensors whose values do not count, each by its identity with a name in the place of
+            the values: the parameters and buffers of a model.
+        skipped: Names of attributes of modules that do not count.
+
+    Example:
+        >>> one, two = StateDigest({}), StateDigest({})
+        >>> one.add([1, {"a": 2.0}], "x")
+        >>> two.add([1, {"a": 2.5}], "x")
+        >>> one.hexdigest() == two.hexdigest()
+        False
+    """
+
+    def __init__(self, known: Mapping[int, str], skipped: Iterable[str] = ()) -> None:
+        self._known, self._skipped = known, frozenset(skipped)
+        self._state = hashlib.sha256()
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._looked: set[tuple[str, str]] = set()
+        self._bytes = 0
+
+    def hexdigest(self) -> str:
+        """The digest of all that was added."""
+        return self._state.hexdigest()
+
+    def add(self, value: Any, place: str) -> None:
+        """Add an object with everything that it holds.
+
+        Args:
+            value: The object.
+            place: What it is called where somebody is told that it cannot be compared.
+
+        Raises:
+            Incomparable: If it holds something whose state cannot be had.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            self._put(kind.__name__, repr(value))
+        elif kind is object:
+            self._put("object")
+        elif kind is tuple:  # often a new one, which has the identity of one that is gone
+            self._items(value, place)
+        elif self._is_new(value):
+            self._object(value, kind, place)
+
+    def _put(self, *texts: str) -> None:
+        for text in texts:
+            data = text.encode("utf-8", "surrogatepass")
+            self._state.update(len(data).to_bytes(8, "little"))
+            self._state.update(data)
+
+    def _is_new(self, value: Any) -> bool:
+        """Whether it is met for the first time; later ones are told by their number."""
+        number = self._seen.setdefault(id(value), len(self._alive))
+        if number < len(self._alive):
+            self._put("again", str(number))
+            return False
+        if number >= _MOST_OBJECTS:
+            raise Incomparable(place="the model", kind=f"thing of {_MOST_OBJECTS} objects")
+        self._alive.append(value)
+        return True
+
+    def _object(self, value: Any, kind: type, place: str) -> None:
+        if (walk := _CONTAINERS.get(kind)) is not None:
+            walk(self, value, place)
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, place)
+        elif isinstance(value, torch.nn.Module):
+            self._module(value, place)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, place)
+        elif isinstance(value, type):
+            self._class(value, place)
+        elif isinstance(value, types.ModuleType):
+            self._put("module", value.__name__)
+        elif (special := _SPECIAL.get(kind)) is not None:
+            self._put(kind.__qualname__)
+            self.add(special(value), place)
+        elif isinstance(value, _BY_NAME) or kind.__module__ == "torch._ops":
+            self._put("by name", kind.__qualname__, str(getattr(value, "__qualname__", value)))
+            owner = getattr(value, "__self__", None)
+            if owner is not None and not isinstance(owner, (type, types.ModuleType)):
+                self.add(owner, f"{place}.__self__")
+        elif isinstance(value, enum.Enum):
+            self.add(kind, place)
+            self._put(value.name or repr(value.value))
+        elif isinstance(value, (np.ndarray, np.generic)):
+            self._array(np.asarray(value), place)
+        elif isinstance(value, _STATELESS):
+            self._put("stateless", kind.__qualname__)
+        else:
+            self._instance(value, kind, place)
+
+    # -- containers and objects ----------------------------------------------------------
+
+    def _items(self, values: Iterable[Any], place: str) -> None:
+        listed = list(values)
+        self._put("items", str(len(listed)))
+        for number, item in enumerate(listed):
+            self.add(item, f"{place}[{number}]")
+
+    def _dict(self, values: Mapping[Any, Any], place: str) -> None:
+        self._put("dict", str(len(values)))
+        for key, item in list(values.items()):
+            self.add(key, f"a key of {place}")
+            self.add(item, f"{place}[{key!r:.40}]")
+
+    def _set(self, values: Iterable[Any], place: str) -> None:
+        texts: list[str] = []
+        for item in values:
+            if type(item) not in _PLAIN:
+                raise Incomparable(place=f"an item of {place}", kind=type(item).__qualname__)
+            texts.append(f"{type(item).__name__} {item!r}")
+        self._put("set", *sorted(texts))
+
+    def _instance(self, value: Any, kind: type, place: str) -> None:
+        """An object of a class: what its built-in base holds, then its attributes."""
+        base: Any = next((b for b in _BASES if isinstance(value, b)), object)
+        if not _is_pythons(kind, base):
+            raise Incomparable(place=place, kind=kind.__qualname__)
+        self.add(kind, f"type({place})")
+        if base in (dict, OrderedDict, defaultdict):
+            self._dict(value, place)
+            if base is defaultdict:
+                self.add(value.default_factory, f"{place}.default_factory")
+        elif base in (list, tuple, deque):
+            self._items(base.__iter__(value), place)
+        elif base in (set, frozenset):
+            self._set(value, place)
+        elif base is not object:
+            self._put(base.__repr__(value))
+        for name, item in _attributes(value, kind):
+            self._put(name)
+            self.add(item, f"{place}.{name}")
+
+    # -- tensors and modules -------------------------------------------------------------
+
+    def _tensor(self, tensor: torch.Tensor, place: str) -> None:
+        names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
+        form = tuple(tensor.shape), tensor.dtype, tensor.device, bool(tensor.requires_grad)
+        self._put("tensor", type(tensor).__qualname__, repr(form), *names)
+        for hooks in (gradient_hooks(tensor), accumulation_hooks(tensor)):
+            self._items(hooks.values(), f"a hook of {place}")
+        known = self._known.get(id(tensor))
+        if known is not None:
+            self._put("of the model", known)
+        elif getattr(tensor, "_has_data", True) and not tensor.is_meta:
+            self._values(tensor, place)
+        for name, item in list(vars(tensor).items()):
+            if not name.startswith("_"):
+                self._put(name)
+                self.add(item, f"{place}.{name}")
+
+    def _values(self, tensor: torch.Tensor, place: str) -> None:
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise Incomparable(place=place, kind=f"{tensor.layout} tensor")
+        with torch.no_grad():
+            plain = host_of(tensor).detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+            flat = plain.cpu().contiguous().flatten().view(torch.uint8)
+        self._array(flat.numpy(), place)
+
+    def _array(self, array: np.ndarray, place: str) -> None:
+        if array.dtype.hasobject:
+            raise Incomparable(place=place, kind="NumPy array of objects")
+        self._bytes += array.nbytes
+        if self._bytes > _MOST_BYTES:
+            raise Incomparable(
+                place=place, kind=f"constant, with others beyond {_MOST_BYTES} bytes"
+            )
+        self._put("array", str(array.dtype), str(array.shape))
+        self._state.update(array.tobytes())
+
+    def _module(self, module: torch.nn.Module, place: str) -> None:
+        self.add(type(module), f"type({place})")
+        for name, item in list(vars(module).items()):
+            if name not in self._skipped:
+                self._put(name)
+                self.add(item, f"{place}.{name}")
+
+    # -- code ----------------------------------------------------------------------------
+
+    def _function(self, function: types.FunctionType, place: str) -> None:
+        self._put("function", str(function.__module__), function.__qualname__)
+        code, place = function.__code__, f"{function.__qualname__}"
+        self._code(code)
+        self.add(function.__defaults__, f"a default of {place}")
+        self.add(function.__kwdefaults__, f"a default of {place}")
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                content = cell.cell_contents
+            except ValueError as error:
+                raise_error_of_handler(error)
+                self._put("empty")
+            else:
+                self.add(content, f"{name} of {place}")
+        if vars(function):
+            self._dict(vars(function), f"{place}.__dict__")
+        if _is_users(function):
+            self._named(function.__globals__, _names(code), place)
+
+    def _code(self, code: types.CodeType) -> None:
+        self._put("code", code.co_code.hex(), repr((code.co_names, code.co_varnames)))
+        self._put(repr((code.co_flags, code.co_argcount, code.co_kwonlyargcount)))
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._code(constant)
+            elif isinstance(constant, frozenset):
+                self._put(*sorted(map(repr, constant)))
+            else:
+                self._put(repr(constant))
+
+    def _named(self, variables: Mapping[str, Any], names: frozenset[str], place: str) -> None:
+        """The global variables that code names, and attributes of modules among them."""
+        for name in sorted(names):
+            if name in variables:
+                self._put(name)
+                self._global(variables[name], names, f"{name}, which {place} names,")
+            elif is_users_module(name):
+                self._global(sys.modules[name], names, name)
+
+    def _global(self, value: Any, names: frozenset[str], place: str) -> None:
+        self.add(value, place)
+        if not isinstance(value, types.ModuleType):
+            return
+        users = is_users_module(value.__name__)
+        for name in sorted(names & vars(value).keys()):
+            if (value.__name__, name) in self._looked:
+                continue
+            self._looked.add((value.__name__, name))
+            item = vars(value)[name]
+            if users or type(item) in _PLAIN or _is_users(item):
+                self._put(name)
+                self.add(item, f"{value.__name__}.{name}")
+            elif isinstance(item, types.ModuleType) and item.__name__.startswith(value.__name__):
+                self._global(item, names, item.__name__)
+
+    def _class(self, kind: type, place: str) -> None:
+        self._put("class", kind.__module__, kind.__qualname__)
+        users = is_users_module(kind.__module__)
+        for name, item in list(vars(kind).items()):
+            # A class of others counts by its version, but for what the user put into it.
+            if name not in _OF_EVERY_CLASS if users else _is_users(item):
+                self._put(name)
+                self.add(item, f"{kind.__qualname__}.{name}")
+        for base in kind.__bases__:
+            if base is not object:
+                self.add(base, place)
+        if not users:
+            self.add_patches(kind.__module__)
+
+    def add_patches(self, name: str) -> None:
+        """Add the functions that the user has put into a module of others.
+
+        Args:
+            name: Name of the module.
+        """
+        module = sys.modules.get(name)
+        if module is None or (name, "*") in self._looked:
+            return
+        self._looked.add((name, "*"))
+        self._put("patches", name)
+        for variable, item in list(vars(module).items()):
+            if _is_users(item):
+                self._put(variable)
+                self.add(item, f"{name}.{variable}")
+
+
+def _is_users(value: Any) -> bool:
+    """Whether a function or class is the user's."""
+    if isinstance(value, types.FunctionType):
+        code = value.__code__.co_filename
+        return is_users_file(code) or (code.startswith("<") and is_users_module(value.__module__))
+    return isinstance(value, type) and is_users_module(value.__module__)
+
+
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Names and texts in code: ``getattr(config, "depth")`` names an attribute, too."""
+    names = {*code.co_names}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            names.add(constant)
+    return frozenset(names)
+
+
+_BASES: tuple[Any, ...] = (
+    *(OrderedDict, defaultdict, dict, list, tuple, deque, set, frozenset),
+    *(bool, int, float, complex, str, bytes),
+)
+
+
+@functools.cache
+def _is_pythons(kind: type, base: type) -> bool:
+    """Whether objects of a class hold what their base, attributes and slots say, and no more."""
+    slots = sum(len(_slots(of)) for of in kind.__mro__)
+    names = tuple(f"s{i}" for i in range(slots))
+    if base.__itemsize__ == 0:
+        names += ("__dict__", "__weakref__") if base.__dictoffset__ == 0 else ()
+    try:
+        most = type("most", (base,), {"__slots__": names}).__basicsize__
+    except TypeError:  # one of a variable length has no slots
+        most = base.__basicsize__ + 16 + 8 * slots
+    if kind is base:
+        return True
+    return kind.__basicsize__ <= most and all(
+        of.__flags__ & 1 << 9 or of in base.__mro__ for of in kind.__mro__
+    )
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = vars(kind).get("__slots__", ())
+    listed = (slots,) if isinstance(slots, str) else tuple(slots)
+    return tuple(name for name in listed if name not in ("__dict__", "__weakref__"))
+
+
+def _attributes(value: Any, kind: type) -> list[tuple[str, Any]]:
+    found = list(getattr(value, "__dict__", {}).items())
+    for of in kind.__mro__:
+        for name in _slots(of):
+            mangled = name
+            if name.startswith("__") and not name.endswith("__"):
+                mangled = f"_{of.__name__.lstrip('_')}{name}"
+            if hasattr(value, mangled):
+                found.append((mangled, getattr(value, mangled)))
+    return found
+
+
+_CONTAINERS: Mapping[type, Callable[[StateDigest, Any, str], None]] = MappingProxyType(
+    {
+        dict: StateDigest._dict,
+        list: StateDigest._items,
+        set: StateDigest._set,
+        frozenset: StateDigest._set,
+    }
+)
+_SPECIAL: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
+    {
+        types.MethodType: lambda m: (m.__func__, m.__self__),
+        functools.partial: lambda p: (p.func, p.args, p.keywords, vars(p)),
+        functools.cached_property: lambda p: (p.func, p.attrname),
+        property: lambda p: (p.fget, p.fset, p.fdel),
+        staticmethod: lambda m: m.__func__,
+        classmethod: lambda m: m.__func__,
+        type(functools.lru_cache(len)): lambda f: f.__wrapped__,
+        weakref.ref: lambda r: r(),
+        re.Pattern: lambda p: (p.pattern, p.flags),
+        MappingProxyType: dict,
+        types.GenericAlias: lambda a: (a.__origin__, a.__args__),
+        types.CellType: lambda c: c.cell_contents,
+    }
+)
+"""What objects of built-in types consist of."""

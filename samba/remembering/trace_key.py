@@ -1,0 +1,77 @@
+"""What a trace depends on, as one digest that other processes find again."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+from samba.remembering.code_origins import installed, own_version, sources
+from samba.remembering.state_digest import Incomparable, StateDigest
+from samba.tensor.views import host_of, strides_of
+from samba.tracer.inputs import TraceInputs
+from samba.tracer.torch_internals import global_hooks, tree_flatten
+from samba.tracer.trace_cache import torch_settings
+
+__all__ = ["trace_key"]
+
+_PATCHED = ("torch", "torch.nn.functional", "torch.nn", "torch.linalg", "torch.special")
+"""Modules that ``forward`` reaches in ways that name none of them."""
+
+
+def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> str:
+    """A digest of what the trace of a model depends on.
+
+    It has the texts of the user's modules that are loaded, the versions of all others, torch's
+    settings, the form of the inputs, and the state of the model with all that its code names.
+    ``docs/decisions/0020-remembered-traces.md`` says what it cannot have.
+
+    Args:
+        model: The model.
+        given: The inputs of the trace.
+        inference: The mode of the trace.
+
+    Returns:
+        Hexadecimal digits.
+
+    Raises:
+        Incomparable: If something of it cannot be compared between processes.
+    """
+    texts = sources()
+    if texts is None:
+        raise Incomparable(place="__main__", kind="module without a source file")
+    known: dict[int, str] = {}
+    for path, tensor in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        known.setdefault(id(tensor), path)
+    state = StateDigest(known, skipped=["output_tensors"])  # where `load` puts its handles
+    try:
+        state.add((inference, own_version(), installed()), "the versions")
+        state.add(texts, "the sources")
+        state.add(torch_settings(), "torch's settings")
+        for kind, hooks in global_hooks().items():
+            state.add(dict(hooks), kind)
+        _add_inputs(state, given)
+        for name in _PATCHED:
+            state.add_patches(name)
+        for kind in (torch.Tensor, torch.nn.Module):
+            state.add(kind, kind.__qualname__)
+        state.add(model, "model")
+    except RecursionError:
+        raise Incomparable(place="model", kind="thing of too many levels") from None
+    return hashlib.sha256(state.hexdigest().encode()).hexdigest()
+
+
+def _add_inputs(state: StateDigest, given: TraceInputs) -> None:
+    leaves, spec = tree_flatten((given.args, given.kwargs))
+    others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+    state.add((str(spec), others, given.constants), "the inputs")
+    for entry in given.tensors:
+        form = tuple(entry.tensor.shape), entry.tensor.dtype, entry.requires_grad
+        names = entry.name, entry.given_name, entry.argument, entry.place, entry.region_name
+        lies = None
+        if getattr(entry.tensor, "_has_data", True):
+            lies = strides_of(host_of(entry.tensor))
+        state.add((form, names, lies), entry.name)

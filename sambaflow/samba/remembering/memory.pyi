@@ -1,0 +1,5 @@
+from samba.remembering.memory import (
+    TRACE_VARIABLE as TRACE_VARIABLE,
+    TraceMemory as TraceMemory,
+    open_memory as open_memory,
+)

@@ -1,0 +1,3 @@
+from samba.remembering.trace_key import (
+    trace_key as trace_key,
+)

@@ -1,0 +1,329 @@
+"""What a remembered trace depends on: every edit of a model and of what it uses is noticed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import samba
+from samba.remembering import trace_key as module
+from samba.remembering.state_digest import Incomparable
+from samba.remembering.trace_key import trace_key
+from samba.tracer.inputs import collect_inputs
+from tests.samba.remembering.project import FILES, loaded
+
+
+@pytest.fixture(autouse=True)
+def a_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest's own modules are no part of a script; its main module may have no file."""
+    main = types.ModuleType("__main__")
+    main.__file__ = __file__
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+
+def key_of(
+    net: types.ModuleType, edit: Callable[[Any, Any], Any] | None = None, **more: Any
+) -> str:
+    torch.manual_seed(0)
+    model = net.Net()
+    if edit is not None:
+        edit(model, net)
+    x = more.pop("x", torch.ones(2, 8))
+    return trace_key(model, collect_inputs(model, x), inference=more.pop("inference", False))
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    with loaded(tmp_path, FILES) as net:
+        return key_of(net)
+
+
+def test_what_is_loaded_again_has_the_same_key(tmp_path: Path, key: str) -> None:
+    with loaded(tmp_path, FILES) as net:
+        assert key_of(net) == key
+    other = tmp_path / "moved"
+    other.mkdir()
+    with loaded(other, FILES) as net:
+        assert key_of(net) == key, "a project may lie elsewhere"
+
+
+TEXTS = [
+    ("settings.py", "DEPTH = 2", "DEPTH = 3"),
+    ("settings.py", "SCALE = 0.5", "SCALE = 0.25"),
+    ("settings.py", '"gain": 1.5', '"gain": 1.75'),
+    ("settings.py", "[0.25, 0.75]", "[0.25, 1.0]"),
+    ("settings.py", "UNUSED = 3", "UNUSED = 4"),
+    ("settings.py", "width = 8", "width = 8  # wide"),
+    ("settings.py", "bias: float = 0.5", "bias: float = 0.75"),
+    ("settings.py", '("a", "b")', '("a", "c")'),
+    ("settings.py", '"keep": True', '"keep": False'),
+    ("helpers.py", "SUM = 1", "SUM = 3"),
+    ("helpers.py", "factor: float = 1.25", "factor: float = 1.5"),
+    ("helpers.py", "Kind = Kind.SUM", "Kind = Kind.MEAN"),
+    ("helpers.py", "factor=2.0", "factor=2.5"),
+    ("helpers.py", "shift=0.0", "shift=0.5"),
+    ("helpers.py", "x * factor *", "x + factor *"),
+    ("helpers.py", "x**power", "x**power + 1"),
+    ("helpers.py", "made(2)", "made(4)"),
+    ("helpers.py", "amount=0.125", "amount=0.25"),
+    ("helpers.py", "return x + amount", "return x - amount"),
+    ("helpers.py", "return x * 3", "return x * 4"),
+    ("helpers.py", "return grad * 2", "return grad * 5"),
+    ("net.py", "FLAG = True", "FLAG = False"),
+    ("net.py", "gain = 1.0", "gain = 2.0"),
+    ("net.py", "self.rate = 0.5", "self.rate = 0.75"),
+    ("net.py", "self.gain * 2", "self.gain * 3"),
+    ("net.py", "F.relu", "F.gelu"),
+    ("net.py", "BatchNorm1d(width)", "BatchNorm1d(width, eps=1e-3)"),
+    ("net.py", "nn.Linear(width, width)", "nn.Linear(width, width, bias=False)"),
+    ("net.py", "torch.ones(width)", "torch.zeros(width)"),
+    ("net.py", "torch.zeros(())", "torch.zeros((), dtype=torch.int64)"),
+    ("net.py", "made(3)", "made(5)"),
+    ("net.py", "[0, 1]", "[1, 0]"),
+    ("net.py", '"gain"]', '"shift"][0]'),
+    ("net.py", "helpers.added(x)", "helpers.plus(x, 1)"),
+    ("net.py", "* self.mask", "+ self.mask"),
+    ("net.py", ").sum()", ").mean()"),
+    ("net.py", "from helpers import Part, scaled", "from helpers import Part, plus as scaled"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new"), TEXTS)
+def test_an_edit_of_a_file_is_noticed(
+    file: str, old: str, new: str, tmp_path: Path, key: str
+) -> None:
+    assert FILES[file].count(old) == 1
+    with loaded(tmp_path, FILES | {file: FILES[file].replace(old, new)}) as net:
+        assert key_of(net) != key
+
+
+def tied(model: Any, net: Any) -> None:
+    del net
+    model.blocks[0].linear.weight = model.blocks[1].linear.weight
+
+
+def buffer_for_constant(model: Any, net: Any) -> None:
+    del net
+    del model.mask
+    model.register_buffer("mask", torch.ones(8))
+
+
+def unsaved(model: Any, net: Any) -> None:
+    del net
+    model.register_buffer("steps", torch.zeros(()), persistent=False)
+
+
+def renamed(model: Any, net: Any) -> None:
+    del net
+    model.blocks = nn.ModuleDict({"a": model.blocks[0], "b": model.blocks[1]})
+
+
+def doubled(*args: Any) -> Any:
+    return args[-1]
+
+
+def patched(owner: Any, name: str, value: Any) -> Callable[[Any, Any], None]:
+    def edit(model: Any, net: Any) -> None:
+        del model, net
+        setattr(owner, name, value)
+
+    return edit
+
+
+class Meta(nn.Linear):
+    """Another class of the same attributes."""
+
+
+STATE: dict[str, Callable[[Any, Any], Any]] = {
+    "a global": lambda m, n: setattr(n, "FLAG", False),
+    "a global of another module": lambda m, n: setattr(n.settings, "SCALE", 0.75),
+    "a global that a text names": lambda m, n: setattr(n.settings, "DEPTH", 5),
+    "an entry of a global": lambda m, n: n.settings.TABLE.update(gain=9.0),
+    "an entry of a list in a global": lambda m, n: n.settings.TABLE["shift"].append(1.0),
+    "a global function": lambda m, n: setattr(n, "scaled", doubled),
+    "a function of another module": lambda m, n: setattr(n.helpers, "squared", doubled),
+    "a closure": lambda m, n: setattr(n.helpers, "squared", n.helpers.made(7)),
+    "a default": lambda m, n: setattr(n.scaled, "__defaults__", (3.0,)),
+    "a default by name": lambda m, n: n.scaled.__kwdefaults__.update(shift=2.0),
+    "arguments of a partial": lambda m, n: n.helpers.added.keywords.update(amount=4.0),
+    "a function's code": lambda m, n: setattr(n.scaled, "__code__", n.helpers.plus.__code__),
+    "an attribute of a class": lambda m, n: setattr(n.Block, "gain", 3.0),
+    "an attribute of a base": lambda m, n: setattr(n.settings.Config, "width", 16),
+    "a method": lambda m, n: setattr(n.Block, "forward", doubled),
+    "a property": lambda m, n: setattr(n.Block, "double", property(lambda self: 7)),
+    "a method in an instance": lambda m, n: setattr(m, "forward", types.MethodType(doubled, m)),
+    "the class of a module": lambda m, n: setattr(m.blocks[0].linear, "__class__", Meta),
+    "a module": lambda m, n: setattr(m.blocks[0], "linear", nn.Linear(8, 8, bias=False)),
+    "a module more": lambda m, n: m.blocks.append(n.Block(8)),
+    "a module less": lambda m, n: m.blocks.__delitem__(1),
+    "modules under other names": renamed,
+    "one module twice": lambda m, n: m.blocks.__setitem__(1, m.blocks[0]),
+    "an attribute": lambda m, n: setattr(m.blocks[1], "rate", 0.25),
+    "an attribute more": lambda m, n: setattr(m, "other", None),
+    "a sign of zero": lambda m, n: setattr(m.blocks[1], "rate", -0.0),
+    "a type of a number": lambda m, n: setattr(m, "order", [0, True]),
+    "a text": lambda m, n: setattr(m.config, "names", ("a", "d")),
+    "an entry of a config": lambda m, n: m.config.extra.update(keep=False),
+    "a config": lambda m, n: setattr(m, "config", n.settings.Config(bias=2.0)),
+    "a field of a dataclass": lambda m, n: setattr(m.part, "factor", 9.0),
+    "an enum": lambda m, n: setattr(m.part, "kind", n.helpers.Kind.MEAN),
+    "an item of a set": lambda m, n: m.seen.add("z"),
+    "an item of a list": lambda m, n: m.order.append(0),
+    "a constant's values": lambda m, n: m.mask.mul_(2),
+    "one value of a constant": lambda m, n: m.mask.__setitem__(3, 2.0),
+    "a constant's type": lambda m, n: setattr(m, "mask", m.mask.double()),
+    "a constant as a buffer": buffer_for_constant,
+    "an array": lambda m, n: setattr(m, "array", np.arange(3)),
+    "a mode": lambda m, n: m.blocks[0].norm.eval(),
+    "a frozen parameter": lambda m, n: m.blocks[0].linear.bias.requires_grad_(False),
+    "a parameter's type": lambda m, n: m.blocks[0].linear.double(),
+    "a parameter less": lambda m, n: setattr(m.blocks[0].linear, "bias", None),
+    "a parameter more": lambda m, n: m.register_parameter("more", nn.Parameter(torch.ones(1))),
+    "tied parameters": tied,
+    "a buffer's shape": lambda m, n: m.register_buffer("steps", torch.zeros(1)),
+    "a buffer that is not saved": unsaved,
+    "names of parameters": lambda m, n: samba.from_torch_model_(m),
+    "a hook": lambda m, n: m.blocks[0].register_forward_hook(doubled),
+    "a hook before": lambda m, n: m.blocks[0].register_forward_pre_hook(doubled),
+    "a hook of gradients": lambda m, n: m.blocks[0].linear.weight.register_hook(doubled),
+    "a setting of a layer": lambda m, n: setattr(m.blocks[0].norm, "momentum", 0.5),
+    "statistics": lambda m, n: setattr(m.blocks[0].norm, "track_running_stats", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", STATE)
+def test_another_state_is_noticed(what: str, tmp_path: Path, key: str) -> None:
+    with loaded(tmp_path, FILES) as net:
+        assert key_of(net, STATE[what]) != key
+
+
+PATCHES = {
+    "a function of torch": (torch, "relu"),
+    "a function of torch.nn.functional": (torch.nn.functional, "relu"),
+    "a function of a layer's module": (torch.nn.modules.batchnorm, "sync_batch_norm"),
+    "a method of a layer": (nn.BatchNorm1d, "_check_input_dim"),
+    "forward of a layer": (nn.Linear, "forward"),
+    "a method of every module": (nn.Module, "__call__"),
+    "a method of tensors": (torch.Tensor, "mul"),
+}
+
+
+@pytest.mark.parametrize("what", PATCHES)
+def test_a_patch_of_torch_is_noticed(
+    what: str, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, name = PATCHES[what]
+    monkeypatch.setattr(owner, name, doubled, raising=False)
+    with loaded(tmp_path, FILES) as net:
+        assert key_of(net) != key
+
+
+def test_settings_inputs_and_versions_are_noticed(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.ones(2, 8)
+    with loaded(tmp_path, FILES) as net:
+        keys = [
+            key,
+            key_of(net, inference=True),
+            key_of(net, x=torch.ones(3, 8)),
+            key_of(net, x=x.double()),
+            key_of(net, x=x.clone().requires_grad_()),
+            key_of(net, x=torch.ones(8, 2).T),
+            key_of(net, x={"x": x}),
+            key_of(net, x=samba.from_torch_tensor(x, name="image")),
+        ]
+        with torch.autocast("cpu", torch.bfloat16):
+            keys.append(key_of(net))
+        with torch.no_grad():
+            keys.append(key_of(net))
+        handle = nn.modules.module.register_module_forward_hook(doubled)
+        keys.append(key_of(net))
+        handle.remove()
+        for name in ("installed", "own_version"):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, lambda: ["transformers-4.0.dist-info"])
+                keys.append(key_of(net))
+        assert key_of(net) == key
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_module_more_is_noticed(tmp_path: Path, key: str) -> None:
+    text = FILES["net.py"].replace("import helpers", "import more\nimport helpers", 1)
+    with loaded(tmp_path, FILES | {"net.py": text, "more.py": ""}) as net:
+        first = key_of(net)
+    with loaded(tmp_path, FILES | {"net.py": text, "more.py": "import torch\n"}) as net:
+        assert len({key, first, key_of(net)}) == 3
+
+
+UNKNOWN = {
+    "an iterator": lambda: iter([1]),
+    "a generator": lambda: (i for i in range(3)),
+    "a file": lambda: open(__file__),  # noqa: SIM115  # it is closed with the model
+    "torch's generator": torch.Generator,
+    "a count": itertools.count,
+    "an array of objects": lambda: np.array([object()]),
+    "a set of objects": lambda: {object()},
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_what_cannot_be_compared_is_named(what: str, tmp_path: Path) -> None:
+    value = UNKNOWN[what]()
+    with loaded(tmp_path, FILES) as net, pytest.raises(Incomparable) as caught:
+        key_of(net, lambda model, _: setattr(model.config, "odd", value))
+    assert "model.config.odd" in caught.value.place
+    if hasattr(value, "close"):
+        value.close()
+
+
+def test_locks_caches_and_circles_are_no_hindrance(tmp_path: Path) -> None:
+    def edit(model: Any, net: Any) -> None:
+        model.lock, model.itself = threading.Lock(), [model]
+        model.cached = functools.lru_cache(net.helpers.plus)
+        model.path = Path("data")
+
+    with loaded(tmp_path, FILES) as net:
+        assert key_of(net, edit) == key_of(net, edit)
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+import samba
+from samba.remembering.trace_key import trace_key
+from samba.tracer.inputs import collect_inputs
+import net
+
+model = net.Net()
+samba.from_torch_model_(model)
+print(trace_key(model, collect_inputs(model, torch.ones(2, 8)), inference=False))
+"""
+
+
+def test_processes_find_the_same_key(tmp_path: Path) -> None:
+    """Texts have another hash in each process, and sets another order."""
+    with loaded(tmp_path, FILES):
+        pass
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONHASHSEED": seed})
+        for seed in ("1", "2")
+    ]
+    keys = [process.communicate(timeout=120)[0].strip() for process in started]
+    assert len(keys[0]) == 64
+    assert keys[0] == keys[1]
