@@ -29,7 +29,7 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
         "export": "samba.exporting.export_command",
         "report": "samba.reporting.report_command",
         "compare": "samba.comparison.command",
-        "launch": "samba.distributed.launcher",
+        "launch": "samba.distributed.launch_command",
     }
 )
 """Modules with a function ``run(arguments)``, loaded for their command alone: some load torch."""

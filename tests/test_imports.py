@@ -50,6 +50,19 @@ print(json.dumps({{"jax": "jax" in sys.modules}}))
     in_fresh_process(code)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [([], 2), (["--help"], 0), (["launch", "-h"], 0), (["compare", "--help"], 0), (["none"], 2)],
+)
+def test_help_loads_neither_torch_nor_jax(arguments, code):
+    command = [sys.executable, "-X", "importtime", "-m", "samba", *arguments]
+    done = finished(command, cwd=ROOT)
+    assert done.returncode == code
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "pef_schema.printable" in loaded
+    assert not loaded & {"torch", "jax"}
+
+
 SNAPSHOT = """
 import atexit, importlib, json, logging, os, signal, sys, threading, warnings
 

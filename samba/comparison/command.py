@@ -7,26 +7,9 @@ usage, a missing file, an app that failed).
 from __future__ import annotations
 
 import argparse
-import importlib
-import runpy
-import sys
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import torch
-
-from pef_schema.printable import say, say_text
-from samba.comparison.report import Comparison
-from samba.comparison.walk import compare
 from samba.compiler.arithmetic import Bf16Cast, Preset
-from samba.errors import ArgumentError, SambaError
-from samba.session import SambaSession
-from samba.session.settings import CompileSettings, compile_settings
-
-_TROUBLE = 2
 
 _EXAMPLES = """\
 TARGET is
@@ -51,14 +34,9 @@ def run(argv: Sequence[str]) -> int:
         The exit code.
     """
     args = _parser().parse_args(argv)
-    torch.manual_seed(args.seed)
-    try:
-        if _is_script(args.target):
-            return _compare_app(args)
-        return _report(_compare_factory(args), args)
-    except SambaError as error:
-        say_text(f"error: {error}", file=sys.stderr)
-        return _TROUBLE
+    from samba.comparison.targets import compare_target  # noqa: PLC0415  # loads torch
+
+    return compare_target(args)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -81,178 +59,3 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("target", metavar="TARGET", help="app.py, or module:function")
     command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the app")
     return command
-
-
-def _is_script(target: str) -> bool:
-    return ":" not in target and (target.endswith(".py") or Path(target).exists())
-
-
-def _report(found: Comparison, args: argparse.Namespace) -> int:
-    if args.json == "-":
-        say_text(found.to_json())
-    else:
-        say_text(found.text(all_rows=args.all))
-        if args.json:
-            try:
-                Path(args.json).write_text(found.to_json() + "\n", encoding="utf-8")
-            except OSError as error:
-                say(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
-                return _TROUBLE
-    return 0 if found.ok else 1
-
-
-# -- a function that makes a model ------------------------------------------
-
-
-def _compare_factory(args: argparse.Namespace) -> Comparison:
-    function = _factory(args.target)
-    if args.args:
-        raise _wrong(f"arguments {args.args}", "none: they are for scripts")
-    try:
-        made = function()
-    except SambaError:
-        raise
-    except Exception as error:
-        traceback.print_exc()
-        raise _wrong(f"{args.target}() failed: {error}", "(model, inputs)") from error
-    if not (
-        isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)
-    ):
-        raise _wrong(
-            f"{args.target}() gave a {type(made).__name__}",
-            "(model, inputs): a torch.nn.Module and what its forward() takes",
-        )
-    model, inputs = made
-    return compare(
-        model,
-        inputs,
-        inference=args.inference,
-        backward=not args.forward,
-        graphamp_preset=args.graphamp_preset,
-        bf16_cast=args.bf16_cast,
-    )
-
-
-def _factory(target: str) -> Callable[[], Any]:
-    place, _, name = target.rpartition(":")
-    if not place or not name:
-        raise _wrong(repr(target), "a script app.py, or module:function", _hint(target))
-    if place.endswith(".py"):
-        path = _script(place)
-        with _path_of(path):
-            namespace: Any = runpy.run_path(str(path))
-        found = namespace.get(name)
-    else:
-        with _path_of(Path.cwd() / "module"):
-            try:
-                found = getattr(importlib.import_module(place), name, None)
-            except ModuleNotFoundError as error:
-                raise _wrong(f"no module {error.name!r}", f"a module that {place} names") from error
-    if not callable(found):
-        raise _wrong(f"no function {name!r} in {place}", "a function that gives (model, inputs)")
-    return found
-
-
-def _hint(target: str) -> str:
-    return "" if Path(target).exists() else f"There is no file {target}."
-
-
-# -- a script ---------------------------------------------------------------
-
-
-def _compare_app(args: argparse.Namespace) -> int:
-    path = _script(args.target)
-    codes: list[int] = []
-
-    def meet(model: torch.nn.Module, inputs: Any, settings: CompileSettings, losses: Any) -> None:
-        try:
-            found = compare(
-                model,
-                inputs,
-                loss_indices=losses,
-                inference=settings.inference or args.inference,
-                backward=not args.forward,
-                graphamp_preset=args.graphamp_preset or settings.arithmetic.preset.value,
-                bf16_cast=args.bf16_cast or settings.arithmetic.cast.value,
-            )
-        except SambaError as error:
-            say_text(f"error: {error}", file=sys.stderr)
-            codes.append(_TROUBLE)
-        else:
-            codes.append(_report(found, args))
-        raise SystemExit(codes[0])  # the script ends here, and an abexit keeps the code
-
-    with _path_of(path), _instead_of_compiling(meet):
-        old, sys.argv = sys.argv, [str(path), *args.args]
-        try:
-            runpy.run_path(str(path), run_name="__main__")
-        except SystemExit as error:
-            if codes:
-                return codes[0]
-            raise _wrong(f"{path} ended with exit code {error.code}", *_to_compile(path)) from None
-        except Exception as error:
-            traceback.print_exc()
-            raise _wrong(f"{path} failed: {error}", *_to_compile(path)) from error
-        finally:
-            sys.argv = old
-    raise _wrong(f"{path} ended without compiling a model", *_to_compile(path))
-
-
-def _to_compile(path: Path) -> tuple[str, str]:
-    return (
-        "a script that calls samba.session.compile or utils.trace_graph",
-        f"Give it the arguments with which it compiles: python -m samba compare {path} compile ...",
-    )
-
-
-@contextmanager
-def _instead_of_compiling(meet: Callable[..., None]) -> Iterator[None]:
-    """Meanwhile, sessions compare where they would compile or load."""
-    kept = {name: getattr(SambaSession, name) for name in ("compile", "load")}
-
-    def compile_(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> None:
-        settings = compile_settings(
-            name="compare",
-            config=more.get("config_dict"),
-            inference=more.get("inference"),
-            is_split_batch=False,
-        )
-        losses = more.get("loss_indices", args[2] if len(args) > 2 else None)
-        meet(model, inputs, settings, losses)
-
-    def load(self: Any, model: Any, inputs: Any, optimizers: Any = None, **more: Any) -> None:
-        settings = compile_settings(
-            name="compare", config=more.get("config"), inference=None, is_split_batch=False
-        )
-        meet(model, inputs, settings, more.get("loss_indices"))
-
-    for name, function in {"compile": compile_, "load": load}.items():
-        setattr(SambaSession, name, function)
-    try:
-        yield
-    finally:
-        for name, function in kept.items():
-            setattr(SambaSession, name, function)
-
-
-def _script(place: str) -> Path:
-    path = Path(place)
-    if not path.is_file():
-        raise _wrong(f"no file {place}", "a Python script")
-    return path
-
-
-@contextmanager
-def _path_of(path: Path) -> Iterator[None]:
-    """Imports find what lies beside a script, as when Python runs it."""
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
-
-
-def _wrong(found: str, wanted: str, hint: str = "") -> ArgumentError:
-    return ArgumentError(where="python -m samba compare", found=found, wanted=wanted, hint=hint)

@@ -8,8 +8,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from samba.errors import ArgumentError, literal
 
 _SIZE_BY_HAND = "WORLD_SIZE"
@@ -326,4 +324,6 @@ def divide_cores(launch: Launch, least: int = 1) -> None:
         allowed = share_of_cores(allowed, launch.local_rank % local_size, local_size, least)
         os.sched_setaffinity(0, allowed)
     if "OMP_NUM_THREADS" not in os.environ:
+        import torch  # noqa: PLC0415  # help texts of commands come without it
+
         torch.set_num_threads(len(allowed))

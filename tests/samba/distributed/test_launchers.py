@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from samba.distributed import launcher as own_launcher
+from samba.distributed import launch_command, launcher as own_launcher
 from tests.processes import finished, line_of, said
 from tests.samba.distributed.processes import ROOT, clean_environment
 
@@ -188,7 +188,7 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path, engine):
 @pytest.mark.parametrize("count", ["0", "-1", "two"])
 def test_the_number_of_replicas_is_checked(capsys, count):
     with pytest.raises(SystemExit):
-        own_launcher.run([f"-n={count}", "script.py"])
+        launch_command.run([f"-n={count}", "script.py"])
     assert f"{count!r} is no whole number from 1 on" in capsys.readouterr().err
 
 
@@ -203,7 +203,7 @@ def test_the_number_of_replicas_is_checked(capsys, count):
 )
 def test_the_options_for_several_hosts_are_checked(capsys, options, message):
     with pytest.raises(SystemExit):
-        own_launcher.run(["-n=1", *options, "script.py"])
+        launch_command.run(["-n=1", *options, "script.py"])
     assert message in capsys.readouterr().err
 
 
@@ -242,7 +242,7 @@ def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch, tmp_path)
 
     monkeypatch.setattr(own_launcher, "_Replica", Second)
     with pytest.raises(OSError, match="no more"):
-        own_launcher.run(["-n=2", script(tmp_path, "")])
+        launch_command.run(["-n=2", script(tmp_path, "")])
     assert ended == [0]
 
 
