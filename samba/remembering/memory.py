@@ -28,7 +28,7 @@ __all__ = ["TRACE_VARIABLE", "TraceMemory", "open_memory"]
 _LOG = logging.getLogger(__name__)
 
 TRACE_VARIABLE = "SAMBA_TRACE"
-"""Environment variable: ``always`` traces though a trace is remembered."""
+"""Environment variable: ``remember`` lets traces be remembered."""
 
 _LIMIT = 1 << 26
 """Most bytes of traces that are remembered."""
@@ -40,11 +40,10 @@ class TraceMemory:
     Args:
         files: Where traces are kept.
         key: What this one depends on, but for the PEF.
-        recalls: Whether it may be taken from there.
     """
 
-    def __init__(self, files: KeptFiles, key: str, *, recalls: bool) -> None:
-        self._files, self._key, self._recalls = files, key, recalls
+    def __init__(self, files: KeptFiles, key: str) -> None:
+        self._files, self._key = files, key
         self._told: list[tuple[str, str]] = []
         self._before = frozenset(source_files())
 
@@ -64,7 +63,7 @@ class TraceMemory:
             none, or what it depends on has changed.
         """
         name = self._name(pef)
-        data = self._files.get(name) if self._recalls else None
+        data = self._files.get(name)
         if data is None:
             return None
         try:
@@ -78,7 +77,7 @@ class TraceMemory:
             self._files.drop(name)
             return None
         if traced is not None:
-            _LOG.info("the trace of this model is remembered; %s=always traces", TRACE_VARIABLE)
+            _LOG.info("the trace of this model is remembered")
             for deviation, text in record.told:
                 tell(deviation, text)
         return traced
@@ -122,11 +121,15 @@ def open_memory(
         log says what that is.
 
     Raises:
-        ArgumentError: If ``SAMBA_TRACE`` is neither empty nor ``always``.
+        ArgumentError: If ``SAMBA_TRACE`` is neither empty nor ``remember``.
     """
     wish = os.environ.get(TRACE_VARIABLE, "").strip()
-    if wish not in ("", "always"):
-        raise ArgumentError(where=TRACE_VARIABLE, found=literal(wish), wanted="always, or nothing")
+    if wish not in ("", "remember"):
+        raise ArgumentError(
+            where=TRACE_VARIABLE, found=literal(wish), wanted="remember, or nothing"
+        )
+    if not wish:
+        return None
     files = kept_files("traces", limit=_LIMIT)
     if files is None:
         return None
@@ -135,7 +138,7 @@ def open_memory(
     except Incomparable as error:
         _LOG.info("the trace of this model cannot be remembered: %s", error)
         return None
-    return TraceMemory(files, key, recalls=wish != "always")
+    return TraceMemory(files, key)
 
 
 def _digest_of(path: str) -> str:

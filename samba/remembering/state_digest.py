@@ -138,32 +138,36 @@ class StateDigest:
         return True
 
     def _object(self, value: Any, kind: type, place: str) -> None:
+        # By type: `__class__` of a stand-in for another object says what that one is.
         if (walk := _CONTAINERS.get(kind)) is not None:
             walk(self, value, place)
-        elif isinstance(value, torch.Tensor):
+        elif issubclass(kind, torch.Tensor):
             self._tensor(value, place)
-        elif isinstance(value, torch.nn.Module):
+        elif issubclass(kind, torch.nn.Module):
             self._module(value, place)
-        elif isinstance(value, types.FunctionType):
+        elif issubclass(kind, types.FunctionType):
             self._function(value, place)
-        elif isinstance(value, type):
+        elif issubclass(kind, type):
             self._class(value, place)
-        elif isinstance(value, types.ModuleType):
+        elif issubclass(kind, types.ModuleType):
             self._put("module", value.__name__)
         elif (special := _SPECIAL.get(kind)) is not None:
             self._put(kind.__qualname__)
             self.add(special(value), place)
-        elif isinstance(value, _BY_NAME) or kind.__module__ == "torch._ops":
-            self._put("by name", kind.__qualname__, str(getattr(value, "__qualname__", value)))
+        elif issubclass(kind, _BY_NAME) or kind.__module__ == "torch._ops":
+            name: Any = getattr(value, "__qualname__", value)
+            self._put(
+                "by name", str(getattr(value, "__module__", "")), kind.__qualname__, str(name)
+            )
             owner = getattr(value, "__self__", None)
             if owner is not None and not isinstance(owner, (type, types.ModuleType)):
                 self.add(owner, f"{place}.__self__")
-        elif isinstance(value, enum.Enum):
+        elif issubclass(kind, enum.Enum):
             self.add(kind, place)
             self._put(value.name or repr(value.value))
-        elif isinstance(value, (np.ndarray, np.generic)):
+        elif issubclass(kind, (np.ndarray, np.generic)):
             self._array(np.asarray(value), place)
-        elif isinstance(value, _STATELESS):
+        elif issubclass(kind, _STATELESS):
             self._put("stateless", kind.__qualname__)
         else:
             self._instance(value, kind, place)
@@ -180,7 +184,7 @@ class StateDigest:
         self._put("dict", str(len(values)))
         for key, item in list(values.items()):
             self.add(key, f"a key of {place}")
-            self.add(item, f"{place}[{key!r:.40}]")
+            self.add(item, f"{place}[{key!r}]" if type(key) in _PLAIN else f"an entry of {place}")
 
     def _set(self, values: Iterable[Any], place: str) -> None:
         texts: list[str] = []
@@ -192,7 +196,7 @@ class StateDigest:
 
     def _instance(self, value: Any, kind: type, place: str) -> None:
         """An object of a class: what its built-in base holds, then its attributes."""
-        base: Any = next((b for b in _BASES if isinstance(value, b)), object)
+        base: Any = next((b for b in _BASES if issubclass(kind, b)), object)
         if not _is_pythons(kind, base):
             raise Incomparable(place=place, kind=kind.__qualname__)
         self.add(kind, f"type({place})")
@@ -392,14 +396,22 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _attributes(value: Any, kind: type) -> list[tuple[str, Any]]:
-    found = list(getattr(value, "__dict__", {}).items())
+    """What an object holds in its dict and in its slots, by Python's own descriptors."""
+    found: list[tuple[str, Any]] = []
     for of in kind.__mro__:
-        for name in _slots(of):
+        members = vars(of)
+        for name in ("__dict__", *_slots(of)):
             mangled = name
             if name.startswith("__") and not name.endswith("__"):
                 mangled = f"_{of.__name__.lstrip('_')}{name}"
-            if hasattr(value, mangled):
-                found.append((mangled, getattr(value, mangled)))
+            member = members.get(mangled)
+            if not isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+                continue
+            try:
+                held = member.__get__(value, kind)
+            except AttributeError:  # a slot that is empty
+                continue
+            found += held.items() if name == "__dict__" else [(mangled, held)]
     return found
 
 

@@ -6,6 +6,7 @@ import hashlib
 
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from samba.remembering.code_origins import installed, own_version, sources
 from samba.remembering.state_digest import Incomparable, StateDigest
 from samba.tensor.views import host_of, strides_of
@@ -59,8 +60,14 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         for kind in (torch.Tensor, torch.nn.Module):
             state.add(kind, kind.__qualname__)
         state.add(model, "model")
+    except Incomparable:
+        raise
     except RecursionError:
         raise Incomparable(place="model", kind="thing of too many levels") from None
+    except Exception as error:
+        # Objects of the user's may run any code when they are looked at, and fail.
+        raise_error_of_handler(error)
+        raise Incomparable(place="model", kind=f"thing that raises {error!r:.200}") from error
     return hashlib.sha256(state.hexdigest().encode()).hexdigest()
 
 

@@ -54,6 +54,7 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(trace_cache, "trace_model", counted)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(memory.TRACE_VARIABLE, "remember")
     main = types.ModuleType("__main__")
     main.__file__ = __file__
     monkeypatch.setitem(sys.modules, "__main__", main)
@@ -96,7 +97,7 @@ def test_what_was_compiled_is_not_traced_to_be_run(
     assert len(remembered(tmp_path)) == 1
     first = losses(pef)
     assert len(traces) == 1
-    monkeypatch.setenv(memory.TRACE_VARIABLE, "always")
+    monkeypatch.delenv(memory.TRACE_VARIABLE)
     assert losses(pef) == first
     assert len(traces) == 2
 
