@@ -70,7 +70,7 @@ def is_users_file(path: str) -> bool:
 
 
 def is_users_module(name: str | None) -> bool:
-    """Whether a loaded module is the user's.
+    """Whether a module is the user's, or unknown: then its code counts as the user's, too.
 
     Args:
         name: Its name; None for what belongs to no module.
@@ -79,20 +79,24 @@ def is_users_module(name: str | None) -> bool:
         >>> is_users_module("os")
         False
     """
-    return name == "__main__" or (name is not None and _users_path(name) is not None)
+    if name is None or name == "__main__":
+        return True
+    top = name.partition(".")[0]
+    if top in sys.builtin_module_names or top in sys.stdlib_module_names or top in _OWN:
+        return False
+    path = _file_of(top)
+    if path is not None and not is_users_file(path):
+        return False
+    path = _file_of(name)
+    return path is None or is_users_file(path)
 
 
-def _users_path(name: str) -> str | None:
-    """The source file of a module of the user's; None for one of others.
-
-    A module within a package of others is theirs, whatever its ``__file__`` says: ``torch.ops`` has
-    one that does not exist.
-    """
-    for of in (name.partition(".")[0], name):
-        path = getattr(sys.modules.get(of), "__file__", None)
-        if isinstance(path, str) and not is_users_file(path):
-            return None
-    path = getattr(sys.modules.get(name), "__file__", None)
+def _file_of(name: str) -> str | None:
+    """The ``__file__`` of a loaded module, as its dict has it: asking may run code."""
+    try:
+        path = vars(sys.modules[name]).get("__file__")
+    except (KeyError, TypeError):
+        return None
     return path if isinstance(path, str) else None
 
 
@@ -103,7 +107,12 @@ def source_files() -> dict[str, str]:
         >>> os.__file__ in source_files()
         False
     """
-    return {path: name for name in sorted(sys.modules) if (path := _users_path(name)) is not None}
+    names = sorted(name for name in list(sys.modules) if isinstance(name, str))
+    return {
+        path: name
+        for name in names
+        if (path := _file_of(name)) is not None and is_users_module(name) and is_users_file(path)
+    }
 
 
 def sources() -> dict[str, str] | None:
@@ -112,7 +121,7 @@ def sources() -> dict[str, str] | None:
     Returns:
         None where the text of one cannot be had, as in a notebook or after ``python -c``.
     """
-    if getattr(sys.modules.get("__main__"), "__file__", None) is None:
+    if _file_of("__main__") is None:
         return None
     result: dict[str, str] = {}
     for path, name in source_files().items():

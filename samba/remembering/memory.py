@@ -17,7 +17,6 @@ from pef_schema.program import Graph
 from samba.errors import ArgumentError, literal
 from samba.remembering.code_origins import source_files
 from samba.remembering.records import Record, record_of, trace_of
-from samba.remembering.state_digest import Incomparable
 from samba.remembering.trace_key import trace_key
 from samba.support.deviations import hearing, tell
 from samba.tracer.inputs import TraceInputs
@@ -71,7 +70,7 @@ class TraceMemory:
             if any(_digest_of(path) != digest for path, digest in record.files.items()):
                 return None
             traced = trace_of(record, model, given, graph)
-        except (ValueError, LookupError, TypeError, AttributeError, StopIteration) as error:
+        except Exception as error:
             raise_error_of_handler(error)
             _LOG.info("a remembered trace cannot be read, the model is traced: %s", error)
             self._files.drop(name)
@@ -97,8 +96,14 @@ class TraceMemory:
             graph: The graph.
             pef: Digest of the PEF.
         """
-        loaded = {path: _digest_of(path) for path in source_files() if path not in self._before}
-        record = record_of(traced, graph, told=self._told, files=loaded)
+        try:
+            files = source_files()
+            loaded = {path: _digest_of(path) for path in files if path not in self._before}
+            record = record_of(traced, graph, told=self._told, files=loaded)
+        except Exception as error:
+            raise_error_of_handler(error)
+            _LOG.info("the trace of this model cannot be remembered: %s", error)
+            return
         if record is not None:
             self._files.put(self._name(pef), record.to_bytes())
 
@@ -125,20 +130,19 @@ def open_memory(
     """
     wish = os.environ.get(TRACE_VARIABLE, "").strip()
     if wish not in ("", "remember"):
-        raise ArgumentError(
-            where=TRACE_VARIABLE, found=literal(wish), wanted="remember, or nothing"
-        )
+        wanted = "remember, or nothing"
+        raise ArgumentError(where=TRACE_VARIABLE, found=literal(wish), wanted=wanted)
     if not wish:
         return None
     files = kept_files("traces", limit=_LIMIT)
     if files is None:
         return None
     try:
-        key = trace_key(model, given, inference=inference)
-    except Incomparable as error:
+        return TraceMemory(files, trace_key(model, given, inference=inference))
+    except Exception as error:  # objects of the user's may run any code when they are looked at
+        raise_error_of_handler(error)
         _LOG.info("the trace of this model cannot be remembered: %s", error)
         return None
-    return TraceMemory(files, key)
 
 
 def _digest_of(path: str) -> str:

@@ -7,6 +7,7 @@ is :class:`Incomparable`: whoever asks cannot rely on it.
 
 from __future__ import annotations
 
+import builtins
 import enum
 import functools
 import hashlib
@@ -27,7 +28,8 @@ import torch
 
 from emulator.handler_errors import raise_error_of_handler
 from samba.remembering.code_origins import is_users_file, is_users_module
-from samba.tensor.views import host_of
+from samba.sambatensor import SambaTensor
+from samba.tensor.views import host_of, strides_of
 from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
 
 __all__ = ["Incomparable", "StateDigest"]
@@ -66,7 +68,7 @@ _OF_EVERY_CLASS = frozenset(
         *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__"),
         *("_abc_impl", "__abstractmethods__", "__slots__", "__static_attributes__"),
         *("__firstlineno__", "__orig_bases__", "__parameters__", "__match_args__"),
-        *("__dataclass_fields__", "__dataclass_params__"),
+        *("__dataclass_fields__", "__dataclass_params__", "_autograd_function_id"),
     }
 )
 """Attributes of a class that its source says, or that Python makes."""
@@ -78,7 +80,6 @@ class StateDigest:
     Args:
         known: Tensors whose values do not count, each by its identity with a name in the place of
             the values: the parameters and buffers of a model.
-        skipped: Names of attributes of modules that do not count.
 
     Example:
         >>> one, two = StateDigest({}), StateDigest({})
@@ -88,12 +89,13 @@ class StateDigest:
         False
     """
 
-    def __init__(self, known: Mapping[int, str], skipped: Iterable[str] = ()) -> None:
-        self._known, self._skipped = known, frozenset(skipped)
+    def __init__(self, known: Mapping[int, str]) -> None:
+        self._known = known
         self._state = hashlib.sha256()
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
         self._looked: set[tuple[str, str]] = set()
+        self._storages: dict[int, int] = {}
         self._bytes = 0
 
     def hexdigest(self) -> str:
@@ -113,9 +115,8 @@ class StateDigest:
         kind = type(value)
         if kind in _PLAIN:
             self._put(kind.__name__, repr(value))
-        elif kind is object:
-            self._put("object")
         elif kind is tuple:  # often a new one, which has the identity of one that is gone
+            self._put("tuple")
             self._items(value, place)
         elif self._is_new(value):
             self._object(value, kind, place)
@@ -123,6 +124,9 @@ class StateDigest:
     def _put(self, *texts: str) -> None:
         for text in texts:
             data = text.encode("utf-8", "surrogatepass")
+            self._bytes += len(data) + 8
+            if self._bytes > _MOST_BYTES:
+                raise Incomparable(place="the model", kind=f"thing beyond {_MOST_BYTES} bytes")
             self._state.update(len(data).to_bytes(8, "little"))
             self._state.update(data)
 
@@ -140,6 +144,7 @@ class StateDigest:
     def _object(self, value: Any, kind: type, place: str) -> None:
         # By type: `__class__` of a stand-in for another object says what that one is.
         if (walk := _CONTAINERS.get(kind)) is not None:
+            self._put(kind.__name__)
             walk(self, value, place)
         elif issubclass(kind, torch.Tensor):
             self._tensor(value, place)
@@ -151,21 +156,22 @@ class StateDigest:
             self._class(value, place)
         elif issubclass(kind, types.ModuleType):
             self._put("module", value.__name__)
+            if is_users_module(value.__name__):
+                self._variables(value, place)
         elif (special := _SPECIAL.get(kind)) is not None:
             self._put(kind.__qualname__)
             self.add(special(value), place)
         elif issubclass(kind, _BY_NAME) or kind.__module__ == "torch._ops":
-            name: Any = getattr(value, "__qualname__", value)
-            self._put(
-                "by name", str(getattr(value, "__module__", "")), kind.__qualname__, str(name)
-            )
+            self._put("by name", type(value).__qualname__, *_name_of(value))
             owner = getattr(value, "__self__", None)
             if owner is not None and not isinstance(owner, (type, types.ModuleType)):
                 self.add(owner, f"{place}.__self__")
         elif issubclass(kind, enum.Enum):
             self.add(kind, place)
-            self._put(value.name or repr(value.value))
-        elif issubclass(kind, (np.ndarray, np.generic)):
+            for name, item in _attributes(value, kind):
+                self._put(name)
+                self.add(item, f"{place}.{name}")
+        elif kind is np.ndarray or issubclass(kind, np.generic):
             self._array(np.asarray(value), place)
         elif issubclass(kind, _STATELESS):
             self._put("stateless", kind.__qualname__)
@@ -180,23 +186,31 @@ class StateDigest:
         for number, item in enumerate(listed):
             self.add(item, f"{place}[{number}]")
 
-    def _dict(self, values: Mapping[Any, Any], place: str) -> None:
-        self._put("dict", str(len(values)))
-        for key, item in list(values.items()):
+    def _dict(self, values: dict[Any, Any], place: str) -> None:
+        entries = list(dict.items(values))
+        self._put("dict", str(len(entries)))
+        for key, item in entries:
             self.add(key, f"a key of {place}")
             self.add(item, f"{place}[{key!r}]" if type(key) in _PLAIN else f"an entry of {place}")
 
     def _set(self, values: Iterable[Any], place: str) -> None:
-        texts: list[str] = []
+        """Items of a set; in order where that is the same in each process, as texts have none."""
+        digests: list[str] = []
+        values = list(values)
         for item in values:
-            if type(item) not in _PLAIN:
+            if type(item) not in (*_PLAIN, tuple) and not isinstance(item, enum.Enum):
                 raise Incomparable(place=f"an item of {place}", kind=type(item).__qualname__)
-            texts.append(f"{type(item).__name__} {item!r}")
-        self._put("set", *sorted(texts))
+            state = StateDigest({})
+            state.add(item, f"an item of {place}")
+            digests.append(state.hexdigest())
+        ordered = all(type(item) in (int, float) for item in values)
+        self._put("set", *(digests if ordered else sorted(digests)))
 
     def _instance(self, value: Any, kind: type, place: str) -> None:
         """An object of a class: what its built-in base holds, then its attributes."""
         base: Any = next((b for b in _BASES if issubclass(kind, b)), object)
+        if base is deque:
+            self._put(repr(value.maxlen))
         if not _is_pythons(kind, base):
             raise Incomparable(place=place, kind=kind.__qualname__)
         self.add(kind, f"type({place})")
@@ -219,16 +233,22 @@ class StateDigest:
     def _tensor(self, tensor: torch.Tensor, place: str) -> None:
         names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
         form = tuple(tensor.shape), tensor.dtype, tensor.device, bool(tensor.requires_grad)
-        self._put("tensor", type(tensor).__qualname__, repr(form), *names)
+        has_values = bool(getattr(tensor, "_has_data", True)) and not tensor.is_meta
+        if has_values and tensor.layout is torch.strided:
+            memory = host_of(tensor).untyped_storage().data_ptr()
+            shared = self._storages.setdefault(memory, len(self._storages))
+            form = (*form, strides_of(host_of(tensor)), shared)
+        self._put("tensor", repr(form), *names)
+        self.add(type(tensor), f"type({place})")
         for hooks in (gradient_hooks(tensor), accumulation_hooks(tensor)):
             self._items(hooks.values(), f"a hook of {place}")
         known = self._known.get(id(tensor))
         if known is not None:
             self._put("of the model", known)
-        elif getattr(tensor, "_has_data", True) and not tensor.is_meta:
+        elif has_values:
             self._values(tensor, place)
         for name, item in list(vars(tensor).items()):
-            if not name.startswith("_"):
+            if not (name.startswith("_") and isinstance(tensor, SambaTensor)):
                 self._put(name)
                 self.add(item, f"{place}.{name}")
 
@@ -253,8 +273,8 @@ class StateDigest:
 
     def _module(self, module: torch.nn.Module, place: str) -> None:
         self.add(type(module), f"type({place})")
-        for name, item in list(vars(module).items()):
-            if name not in self._skipped:
+        for name, item in _attributes(module, type(module)):
+            if name != "output_tensors" or not _are_handles(item):
                 self._put(name)
                 self.add(item, f"{place}.{name}")
 
@@ -291,46 +311,59 @@ class StateDigest:
                 self._put(repr(constant))
 
     def _named(self, variables: Mapping[str, Any], names: frozenset[str], place: str) -> None:
-        """The global variables that code names, and attributes of modules among them."""
+        """The global variables that code names, and what it names of other modules."""
         for name in sorted(names):
+            where = f"{name}, which {place} names,"
             if name in variables:
                 self._put(name)
-                self._global(variables[name], names, f"{name}, which {place} names,")
-            elif is_users_module(name):
-                self._global(sys.modules[name], names, name)
+                self.add(variables[name], where)
+                self._of_module(variables[name], names)
+            elif name in sys.modules and is_users_module(name):
+                self.add(sys.modules[name], where)
+            elif name in vars(builtins) and not isinstance(vars(builtins)[name], _OF_BUILTINS):
+                self.add(vars(builtins)[name], where)
 
-    def _global(self, value: Any, names: frozenset[str], place: str) -> None:
-        self.add(value, place)
-        if not isinstance(value, types.ModuleType):
+    def _of_module(self, module: Any, names: frozenset[str]) -> None:
+        """What code may name of a module of others: its plain variables, and the user's own."""
+        if not isinstance(module, types.ModuleType) or is_users_module(module.__name__):
             return
-        users = is_users_module(value.__name__)
-        for name in sorted(names & vars(value).keys()):
-            if (value.__name__, name) in self._looked:
+        self.add_patches(module.__name__)
+        for name in sorted(names & vars(module).keys()):
+            if (module.__name__, name) in self._looked:
                 continue
-            self._looked.add((value.__name__, name))
-            item = vars(value)[name]
-            if users or type(item) in _PLAIN or _is_users(item):
+            self._looked.add((module.__name__, name))
+            item = vars(module)[name]
+            if type(item) in (*_PLAIN, dict, list, tuple, set):
                 self._put(name)
-                self.add(item, f"{value.__name__}.{name}")
-            elif isinstance(item, types.ModuleType) and item.__name__.startswith(value.__name__):
-                self._global(item, names, item.__name__)
+                self.add(item, f"{module.__name__}.{name}")
+            self._of_module(item, names)
+
+    def _variables(self, module: types.ModuleType, place: str) -> None:
+        """All that a module of the user's holds."""
+        for name, item in list(vars(module).items()):
+            if name not in _OF_EVERY_MODULE:
+                self._put(name)
+                self.add(item, f"{place}.{name}")
 
     def _class(self, kind: type, place: str) -> None:
         self._put("class", kind.__module__, kind.__qualname__)
-        users = is_users_module(kind.__module__)
+        users = _is_users(kind)
         for name, item in list(vars(kind).items()):
-            # A class of others counts by its version, but for what the user put into it.
-            if name not in _OF_EVERY_CLASS if users else _is_users(item):
+            if name not in _OF_EVERY_CLASS and users:
                 self._put(name)
                 self.add(item, f"{kind.__qualname__}.{name}")
+            elif name not in _OF_EVERY_CLASS:
+                self._entry(name, item, kind.__qualname__)
         for base in kind.__bases__:
             if base is not object:
                 self.add(base, place)
+        if type(kind) is not type:
+            self.add(type(kind), place)
         if not users:
             self.add_patches(kind.__module__)
 
     def add_patches(self, name: str) -> None:
-        """Add the functions that the user has put into a module of others.
+        """Add what the user has put into a module of others.
 
         Args:
             name: Name of the module.
@@ -341,17 +374,73 @@ class StateDigest:
         self._looked.add((name, "*"))
         self._put("patches", name)
         for variable, item in list(vars(module).items()):
-            if _is_users(item):
-                self._put(variable)
-                self.add(item, f"{name}.{variable}")
+            if isinstance(item, _CODE):
+                self._entry(variable, item, name)
+
+    def _entry(self, name: str, item: Any, owner: str) -> None:
+        """An entry of a class or module of others: by version, unless it is not its own."""
+        if isinstance(item, types.FunctionType):
+            # No line: torch itself wraps functions of its own when its compiler is loaded.
+            self._put(name, str(item.__module__), item.__qualname__)
+        elif type(item) in _PLAIN:
+            self._put(name, repr(item))
+        else:
+            self._put(name, type(item).__qualname__, str(getattr(item, "__qualname__", "")))
+        held = (item, getattr(item, "__wrapped__", None), getattr(item, "func", None))
+        held += tuple(getattr(item, part, None) for part in ("fget", "__func__"))
+        if any(_is_users(each) for each in held):
+            self.add(item, f"{owner}.{name}")
+
+
+_OF_BUILTINS = (*_BY_NAME, type)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, functools.partial, property)
+"""What a module of others may be patched with; its own variables are not looked at."""
+_OF_EVERY_MODULE = frozenset(
+    {
+        *("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__file__", "__path__"),
+        *("__cached__", "__builtins__", "__annotations__"),
+    }
+)
+
+
+def _uncached(function: Any) -> Any:
+    """The function under ``functools.lru_cache``, which gives what it once computed."""
+    if function.cache_info().currsize and _is_users(function.__wrapped__):
+        raise Incomparable(place=function.__qualname__, kind="function with results in its cache")
+    return function.__wrapped__
+
+
+def _name_of(value: Any) -> tuple[str, str]:
+    """Module and name of what is known by them; its text where it has none."""
+    return str(getattr(value, "__module__", "")), str(getattr(value, "__qualname__", value))
+
+
+def _are_handles(value: Any) -> bool:
+    """Whether they are the outputs that ``load`` puts into a model."""
+    return isinstance(value, tuple) and all(isinstance(each, SambaTensor) for each in value)
 
 
 def _is_users(value: Any) -> bool:
-    """Whether a function or class is the user's."""
+    """Whether a function or class is the user's, or of a module that is not known."""
     if isinstance(value, types.FunctionType):
-        code = value.__code__.co_filename
-        return is_users_file(code) or (code.startswith("<") and is_users_module(value.__module__))
-    return isinstance(value, type) and is_users_module(value.__module__)
+        file, name = value.__code__.co_filename, value.__globals__.get("__name__")
+        if not file.startswith("<"):
+            return is_users_file(file)
+        owner = sys.modules.get(name) if isinstance(name, str) else None
+        return owner is None or vars(owner) is not value.__globals__ or is_users_module(name)
+    if not isinstance(value, type):
+        return False
+    if is_users_module(value.__module__):
+        return True
+    # A class that its module does not have was made by somebody else.
+    if not value.__flags__ & 1 << 9 or "<locals>" in value.__qualname__:
+        return "<locals>" in value.__qualname__
+    first = value.__qualname__.partition(".")[0]
+    return (
+        first not in vars(sys.modules[value.__module__])
+        if value.__module__ in sys.modules
+        else True
+    )
 
 
 def _names(code: types.CodeType) -> frozenset[str]:
@@ -431,7 +520,9 @@ _SPECIAL: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
         property: lambda p: (p.fget, p.fset, p.fdel),
         staticmethod: lambda m: m.__func__,
         classmethod: lambda m: m.__func__,
-        type(functools.lru_cache(len)): lambda f: f.__wrapped__,
+        type(functools.lru_cache(len)): _uncached,
+        types.SimpleNamespace: vars,
+        torch.Size: tuple,
         weakref.ref: lambda r: r(),
         re.Pattern: lambda p: (p.pattern, p.flags),
         MappingProxyType: dict,

@@ -6,12 +6,11 @@ import hashlib
 
 import torch
 
-from emulator.handler_errors import raise_error_of_handler
 from samba.remembering.code_origins import installed, own_version, sources
 from samba.remembering.state_digest import Incomparable, StateDigest
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.torch_internals import global_hooks, tree_flatten
+from samba.tracer.torch_internals import buffers_of, global_hooks, parameters_of, tree_flatten
 from samba.tracer.trace_cache import torch_settings
 
 __all__ = ["trace_key"]
@@ -37,17 +36,17 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
 
     Raises:
         Incomparable: If something of it cannot be compared between processes.
+        Exception: What an object of the user's raises when it is looked at.
     """
     texts = sources()
     if texts is None:
         raise Incomparable(place="__main__", kind="module without a source file")
     known: dict[int, str] = {}
-    for path, tensor in (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ):
-        known.setdefault(id(tensor), path)
-    state = StateDigest(known, skipped=["output_tensors"])  # where `load` puts its handles
+    for path, module in model.named_modules():
+        for name, tensor in (*parameters_of(module).items(), *buffers_of(module).items()):
+            if tensor is not None:
+                known.setdefault(id(tensor), f"{path}.{name}")
+    state = StateDigest(known)
     try:
         state.add((inference, own_version(), installed()), "the versions")
         state.add(texts, "the sources")
@@ -60,14 +59,8 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         for kind in (torch.Tensor, torch.nn.Module):
             state.add(kind, kind.__qualname__)
         state.add(model, "model")
-    except Incomparable:
-        raise
     except RecursionError:
         raise Incomparable(place="model", kind="thing of too many levels") from None
-    except Exception as error:
-        # Objects of the user's may run any code when they are looked at, and fail.
-        raise_error_of_handler(error)
-        raise Incomparable(place="model", kind=f"thing that raises {error!r:.200}") from error
     return hashlib.sha256(state.hexdigest().encode()).hexdigest()
 
 
@@ -75,10 +68,13 @@ def _add_inputs(state: StateDigest, given: TraceInputs) -> None:
     leaves, spec = tree_flatten((given.args, given.kwargs))
     others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
     state.add((str(spec), others, given.constants), "the inputs")
+    places: dict[int, int] = {}
     for entry in given.tensors:
+        same = places.setdefault(id(entry.tensor), len(places))
         form = tuple(entry.tensor.shape), entry.tensor.dtype, entry.requires_grad
         names = entry.name, entry.given_name, entry.argument, entry.place, entry.region_name
         lies = None
         if getattr(entry.tensor, "_has_data", True):
             lies = strides_of(host_of(entry.tensor))
-        state.add((form, names, lies), entry.name)
+        held = {k: v for k, v in vars(entry.tensor).items() if not k.startswith("_")}
+        state.add((form, names, lies, same, held), entry.name)

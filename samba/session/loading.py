@@ -43,7 +43,7 @@ from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.random_draws import rate_argins
-from samba.tracer.trace_cache import trace_again
+from samba.tracer.trace_cache import trace_again, trace_anew
 from samba.tracer.traced import FROM_DTYPE, Traced
 
 __all__ = ["LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
@@ -232,8 +232,9 @@ def _trace(
     traced = None if memory is None else memory.recall(model, given, graph, pef=digest)
     if traced is not None:
         return traced
+    # The trace that a compile has kept may be of a state with another key.
     with nullcontext() if memory is None else memory.watching():
-        traced = trace_again(
+        traced = (trace_again if memory is None else trace_anew)(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
     arithmetic = compiled_arithmetic(dict(program.metadata))

@@ -145,6 +145,29 @@ def trace_again(
     return trace_model(model, given, inference=inference, root=root, rates=rates)
 
 
+def trace_anew(
+    model: torch.nn.Module,
+    given: TraceInputs,
+    *,
+    inference: bool,
+    root: str,
+    rates: Sequence[bool],
+) -> Traced:
+    """The graph of a model, of a new trace; what was kept is forgotten.
+
+    Args:
+        model, given, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SambaError: As :func:`samba.tracer.capture.trace_model`.
+    """
+    _kept.pop(model, None)
+    return trace_model(model, given, inference=inference, root=root, rates=rates)
+
+
 def _layouts(traced: Traced, given: TraceInputs) -> tuple[Layout | None, ...]:
     return tuple([entry.layout for entry in with_layouts(given, traced.looks).tensors])
 
@@ -188,6 +211,8 @@ def torch_settings() -> tuple[Any, ...]:
         torch.backends.cuda.flash_sdp_enabled(),
         torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.mem_efficient_sdp_enabled(),
+        torch.backends.cuda.cudnn_sdp_enabled(),
+        torch.backends.mha.get_fastpath_enabled(),
     )
 
 
