@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
+from samba.tracer import trace_cache
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.traced import Traced
@@ -20,3 +22,19 @@ def trace(model: torch.nn.Module, inputs: Any, **options: Any) -> Traced:
         options: As for ``trace_model``.
     """
     return trace_model(model, collect_inputs(model, inputs), **options)
+
+
+def counted_traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A list that grows by one with every trace of a compile or a load.
+
+    Args:
+        monkeypatch: Ends the count with the test.
+    """
+    traces: list[Any] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        traces.append(args)
+        return trace_model(*args, **kwargs)
+
+    monkeypatch.setattr(trace_cache, "trace_model", counted)
+    return traces

@@ -18,6 +18,7 @@ from pathlib import Path
 from emulator.handler_errors import raise_error_of_handler
 
 __all__ = [
+    "file_digest",
     "installed",
     "is_users_file",
     "is_users_module",
@@ -123,14 +124,17 @@ def sources() -> dict[str, str] | None:
     """
     if _file_of("__main__") is None:
         return None
-    result: dict[str, str] = {}
-    for path, name in source_files().items():
-        try:
-            result[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        except OSError as error:
-            raise_error_of_handler(error)
-            return None
-    return result
+    result = {name: file_digest(path) for path, name in source_files().items()}
+    return result if all(result.values()) else None
+
+
+def file_digest(path: str) -> str:
+    """The SHA-256 of a file in hexadecimal; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise_error_of_handler(error)
+        return ""
 
 
 def installed() -> list[str]:

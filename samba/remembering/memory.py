@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 
@@ -15,14 +14,14 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from pef_schema.program import Graph
 from samba.errors import ArgumentError, literal
-from samba.remembering.code_origins import source_files
+from samba.remembering.code_origins import file_digest, source_files
 from samba.remembering.records import Record, record_of, trace_of
 from samba.remembering.trace_key import trace_key
 from samba.support.deviations import hearing, tell
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.traced import Traced
 
-__all__ = ["TRACE_VARIABLE", "TraceMemory", "open_memory"]
+__all__ = ["TRACE_VARIABLE", "TraceMemory", "open_memory", "remembers_traces"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ class TraceMemory:
             return None
         try:
             record = Record.from_bytes(data)
-            if any(_digest_of(path) != digest for path, digest in record.files.items()):
+            if any(file_digest(path) != digest for path, digest in record.files.items()):
                 return None
             traced = trace_of(record, model, given, graph)
         except Exception as error:
@@ -98,7 +97,7 @@ class TraceMemory:
         """
         try:
             files = source_files()
-            loaded = {path: _digest_of(path) for path in files if path not in self._before}
+            loaded = {path: file_digest(path) for path in files if path not in self._before}
             record = record_of(traced, graph, told=self._told, files=loaded)
         except Exception as error:
             raise_error_of_handler(error)
@@ -109,6 +108,23 @@ class TraceMemory:
 
     def _name(self, pef: str) -> str:
         return hashlib.sha256(f"{self._key} {pef}".encode()).hexdigest()
+
+
+def remembers_traces() -> bool:
+    """Whether ``SAMBA_TRACE`` asks for it.
+
+    Raises:
+        ArgumentError: If it is neither empty nor ``remember``.
+
+    Example:
+        >>> remembers_traces()
+        False
+    """
+    wish = os.environ.get(TRACE_VARIABLE, "").strip()
+    if wish not in ("", "remember"):
+        wanted = "remember, or nothing"
+        raise ArgumentError(where=TRACE_VARIABLE, found=literal(wish), wanted=wanted)
+    return bool(wish)
 
 
 def open_memory(
@@ -128,13 +144,7 @@ def open_memory(
     Raises:
         ArgumentError: If ``SAMBA_TRACE`` is neither empty nor ``remember``.
     """
-    wish = os.environ.get(TRACE_VARIABLE, "").strip()
-    if wish not in ("", "remember"):
-        wanted = "remember, or nothing"
-        raise ArgumentError(where=TRACE_VARIABLE, found=literal(wish), wanted=wanted)
-    if not wish:
-        return None
-    files = kept_files("traces", limit=_LIMIT)
+    files = kept_files("traces", limit=_LIMIT) if remembers_traces() else None
     if files is None:
         return None
     try:
@@ -143,11 +153,3 @@ def open_memory(
         raise_error_of_handler(error)
         _LOG.info("the trace of this model cannot be remembered: %s", error)
         return None
-
-
-def _digest_of(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise_error_of_handler(error)
-        return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -154,7 +153,7 @@ def trace_of(
         return replace(found, tensor=model.get_buffer(path)) if found.role is Role.BUFFER else found
 
     looks = fields["looks"]
-    return Traced(
+    traced = Traced(
         name=graph.name,
         values=tuple(
             [replace(v, region=-1, grad_region=-1, needs_grad=False) for v in graph.values]
@@ -174,9 +173,27 @@ def trace_of(
         known=tuple([(path, value.detach().clone()) for path, value in known]),
         viewed=frozenset(fields["viewed"]),
     )
+    if not _fits(traced, given, graph):
+        raise ValueError("the record is of another graph")
+    return traced
+
+
+def _fits(traced: Traced, given: TraceInputs, graph: Graph) -> bool:
+    """Whether a trace that was read refers to what the graph and the inputs have."""
+    inputs = [s.value for s in traced.sources if s.role is Role.INPUT]
+    return (
+        len(inputs) == len(given.tensors)
+        and all(0 <= s.value < len(graph.values) for s in traced.sources)
+        and all(graph.values[s.value].name == s.name for s in traced.sources)
+        and [(o.value, o.name) for o in traced.outputs]
+        == [(o.value, o.name) for o in graph.outputs]
+        and [new for new, _ in traced.updates] == [u.value for u in graph.updates]
+        and {old for _, old in traced.updates} <= {s.value for s in traced.sources}
+        and traced.structure in ("tensor", "tuple", "list", "dict")
+    )
 
 
 def _digest(value: torch.Tensor) -> str:
     state = StateDigest({})
     state.add(value.detach().as_subclass(torch.Tensor), "a buffer")
-    return hashlib.sha256(state.hexdigest().encode()).hexdigest()
+    return state.hexdigest()

@@ -28,6 +28,7 @@ import torch
 
 from emulator.handler_errors import raise_error_of_handler
 from samba.remembering.code_origins import is_users_file, is_users_module
+from samba.remembering.object_state import attributes_of, built_in_base, holds_no_more
 from samba.sambatensor import SambaTensor
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
@@ -44,12 +45,12 @@ class Incomparable(Exception):
 
     Attributes:
         place: Where it was found, as an expression.
-        kind: Name of its type.
+        problem: Why not.
     """
 
-    def __init__(self, *, place: str, kind: str) -> None:
-        self.place, self.kind = place, kind
-        super().__init__(f"{place} is a {kind}")
+    def __init__(self, place: str, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(f"{place} {problem}")
 
 
 _PLAIN = (
@@ -126,7 +127,7 @@ class StateDigest:
             data = text.encode("utf-8", "surrogatepass")
             self._bytes += len(data) + 8
             if self._bytes > _MOST_BYTES:
-                raise Incomparable(place="the model", kind=f"thing beyond {_MOST_BYTES} bytes")
+                raise Incomparable("model", f"holds more than {_MOST_BYTES} bytes")
             self._state.update(len(data).to_bytes(8, "little"))
             self._state.update(data)
 
@@ -137,7 +138,7 @@ class StateDigest:
             self._put("again", str(number))
             return False
         if number >= _MOST_OBJECTS:
-            raise Incomparable(place="the model", kind=f"thing of {_MOST_OBJECTS} objects")
+            raise Incomparable("model", f"holds more than {_MOST_OBJECTS} objects")
         self._alive.append(value)
         return True
 
@@ -168,7 +169,7 @@ class StateDigest:
                 self.add(owner, f"{place}.__self__")
         elif issubclass(kind, enum.Enum):
             self.add(kind, place)
-            for name, item in _attributes(value, kind):
+            for name, item in attributes_of(value, kind):
                 self._put(name)
                 self.add(item, f"{place}.{name}")
         elif kind is np.ndarray or issubclass(kind, np.generic):
@@ -199,7 +200,7 @@ class StateDigest:
         values = list(values)
         for item in values:
             if type(item) not in (*_PLAIN, tuple) and not isinstance(item, enum.Enum):
-                raise Incomparable(place=f"an item of {place}", kind=type(item).__qualname__)
+                raise Incomparable(f"an item of {place}", f"is a {type(item).__qualname__}")
             state = StateDigest({})
             state.add(item, f"an item of {place}")
             digests.append(state.hexdigest())
@@ -208,11 +209,11 @@ class StateDigest:
 
     def _instance(self, value: Any, kind: type, place: str) -> None:
         """An object of a class: what its built-in base holds, then its attributes."""
-        base: Any = next((b for b in _BASES if issubclass(kind, b)), object)
+        base = built_in_base(kind)
         if base is deque:
             self._put(repr(value.maxlen))
-        if not _is_pythons(kind, base):
-            raise Incomparable(place=place, kind=kind.__qualname__)
+        if not holds_no_more(kind, base):
+            raise Incomparable(place, f"is a {kind.__qualname__}")
         self.add(kind, f"type({place})")
         if base in (dict, OrderedDict, defaultdict):
             self._dict(value, place)
@@ -224,7 +225,7 @@ class StateDigest:
             self._set(value, place)
         elif base is not object:
             self._put(base.__repr__(value))
-        for name, item in _attributes(value, kind):
+        for name, item in attributes_of(value, kind):
             self._put(name)
             self.add(item, f"{place}.{name}")
 
@@ -254,7 +255,7 @@ class StateDigest:
 
     def _values(self, tensor: torch.Tensor, place: str) -> None:
         if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise Incomparable(place=place, kind=f"{tensor.layout} tensor")
+            raise Incomparable(place, f"is a {tensor.layout} tensor")
         with torch.no_grad():
             plain = host_of(tensor).detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
             flat = plain.cpu().contiguous().flatten().view(torch.uint8)
@@ -262,18 +263,16 @@ class StateDigest:
 
     def _array(self, array: np.ndarray, place: str) -> None:
         if array.dtype.hasobject:
-            raise Incomparable(place=place, kind="NumPy array of objects")
+            raise Incomparable(place, "is a NumPy array of objects")
         self._bytes += array.nbytes
         if self._bytes > _MOST_BYTES:
-            raise Incomparable(
-                place=place, kind=f"constant, with others beyond {_MOST_BYTES} bytes"
-            )
+            raise Incomparable(place, f"is beyond {_MOST_BYTES} bytes of constants")
         self._put("array", str(array.dtype), str(array.shape))
         self._state.update(array.tobytes())
 
     def _module(self, module: torch.nn.Module, place: str) -> None:
         self.add(type(module), f"type({place})")
-        for name, item in _attributes(module, type(module)):
+        for name, item in attributes_of(module, type(module)):
             if name != "output_tensors" or not _are_handles(item):
                 self._put(name)
                 self.add(item, f"{place}.{name}")
@@ -406,7 +405,7 @@ _OF_EVERY_MODULE = frozenset(
 def _uncached(function: Any) -> Any:
     """The function under ``functools.lru_cache``, which gives what it once computed."""
     if function.cache_info().currsize and _is_users(function.__wrapped__):
-        raise Incomparable(place=function.__qualname__, kind="function with results in its cache")
+        raise Incomparable(function.__qualname__, "has results in its cache")
     return function.__wrapped__
 
 
@@ -452,56 +451,6 @@ def _names(code: types.CodeType) -> frozenset[str]:
         elif isinstance(constant, str) and constant.isidentifier():
             names.add(constant)
     return frozenset(names)
-
-
-_BASES: tuple[Any, ...] = (
-    *(OrderedDict, defaultdict, dict, list, tuple, deque, set, frozenset),
-    *(bool, int, float, complex, str, bytes),
-)
-
-
-@functools.cache
-def _is_pythons(kind: type, base: type) -> bool:
-    """Whether objects of a class hold what their base, attributes and slots say, and no more."""
-    slots = sum(len(_slots(of)) for of in kind.__mro__)
-    names = tuple(f"s{i}" for i in range(slots))
-    if base.__itemsize__ == 0:
-        names += ("__dict__", "__weakref__") if base.__dictoffset__ == 0 else ()
-    try:
-        most = type("most", (base,), {"__slots__": names}).__basicsize__
-    except TypeError:  # one of a variable length has no slots
-        most = base.__basicsize__ + 16 + 8 * slots
-    if kind is base:
-        return True
-    return kind.__basicsize__ <= most and all(
-        of.__flags__ & 1 << 9 or of in base.__mro__ for of in kind.__mro__
-    )
-
-
-def _slots(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    listed = (slots,) if isinstance(slots, str) else tuple(slots)
-    return tuple(name for name in listed if name not in ("__dict__", "__weakref__"))
-
-
-def _attributes(value: Any, kind: type) -> list[tuple[str, Any]]:
-    """What an object holds in its dict and in its slots, by Python's own descriptors."""
-    found: list[tuple[str, Any]] = []
-    for of in kind.__mro__:
-        members = vars(of)
-        for name in ("__dict__", *_slots(of)):
-            mangled = name
-            if name.startswith("__") and not name.endswith("__"):
-                mangled = f"_{of.__name__.lstrip('_')}{name}"
-            member = members.get(mangled)
-            if not isinstance(member, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-                continue
-            try:
-                held = member.__get__(value, kind)
-            except AttributeError:  # a slot that is empty
-                continue
-            found += held.items() if name == "__dict__" else [(mangled, held)]
-    return found
 
 
 _CONTAINERS: Mapping[type, Callable[[StateDigest, Any, str], None]] = MappingProxyType(

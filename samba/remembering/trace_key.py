@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 
 from samba.remembering.code_origins import installed, own_version, sources
@@ -40,7 +38,7 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
     """
     texts = sources()
     if texts is None:
-        raise Incomparable(place="__main__", kind="module without a source file")
+        raise Incomparable("__main__", "or another module of the script has no source file")
     known: dict[int, str] = {}
     for path, module in model.named_modules():
         for name, tensor in (*parameters_of(module).items(), *buffers_of(module).items()):
@@ -60,8 +58,8 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
             state.add(kind, kind.__qualname__)
         state.add(model, "model")
     except RecursionError:
-        raise Incomparable(place="model", kind="thing of too many levels") from None
-    return hashlib.sha256(state.hexdigest().encode()).hexdigest()
+        raise Incomparable("model", "is nested too deeply") from None
+    return state.hexdigest()
 
 
 def _add_inputs(state: StateDigest, given: TraceInputs) -> None:

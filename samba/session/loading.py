@@ -22,7 +22,7 @@ from samba.distributed.mesh import processes_of_chips
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError, described
 from samba.nn.converted import converted_last
-from samba.remembering.memory import open_memory
+from samba.remembering.memory import open_memory, remembers_traces
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import (
     GraphMismatch,
@@ -43,7 +43,7 @@ from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.random_draws import rate_argins
-from samba.tracer.trace_cache import trace_again, trace_anew
+from samba.tracer.trace_cache import forget_trace, trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
 __all__ = ["LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
@@ -183,7 +183,7 @@ def load_pef(
         )
     with stages(f"load {Path(pef).name}", "reading", "tracing") as stage:
         stage.start("reading")
-        program, digest = parse_with_digest(pef)
+        program, digest = parse_with_digest(pef) if remembers_traces() else (parse_pef(pef), "")
         _refuse_several(program, pef)
         stage.start("tracing")
         given = collect_inputs(model, inputs)
@@ -222,7 +222,7 @@ def _trace(
         given: Its inputs.
         program: The program from the PEF.
         pef: The path of the PEF.
-        digest: Its digest.
+        digest: Its digest; empty for no memory of traces.
 
     Returns:
         The trace, with the rounding of the PEF.
@@ -232,9 +232,10 @@ def _trace(
     traced = None if memory is None else memory.recall(model, given, graph, pef=digest)
     if traced is not None:
         return traced
-    # The trace that a compile has kept may be of a state with another key.
+    if memory is not None:
+        forget_trace(model)  # that of a compile is compared by less than the memory's key
     with nullcontext() if memory is None else memory.watching():
-        traced = (trace_again if memory is None else trace_anew)(
+        traced = trace_again(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
     arithmetic = compiled_arithmetic(dict(program.metadata))

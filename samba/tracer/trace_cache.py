@@ -145,27 +145,9 @@ def trace_again(
     return trace_model(model, given, inference=inference, root=root, rates=rates)
 
 
-def trace_anew(
-    model: torch.nn.Module,
-    given: TraceInputs,
-    *,
-    inference: bool,
-    root: str,
-    rates: Sequence[bool],
-) -> Traced:
-    """The graph of a model, of a new trace; what was kept is forgotten.
-
-    Args:
-        model, given, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.
-
-    Returns:
-        The graph.
-
-    Raises:
-        SambaError: As :func:`samba.tracer.capture.trace_model`.
-    """
+def forget_trace(model: torch.nn.Module) -> None:
+    """Let :func:`trace_again` trace a model anew."""
     _kept.pop(model, None)
-    return trace_model(model, given, inference=inference, root=root, rates=rates)
 
 
 def _layouts(traced: Traced, given: TraceInputs) -> tuple[Layout | None, ...]:

@@ -1,4 +1,5 @@
 from samba.remembering.code_origins import (
+    file_digest as file_digest,
     installed as installed,
     is_users_file as is_users_file,
     is_users_module as is_users_module,

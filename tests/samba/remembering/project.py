@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+import torch
+
+from samba.remembering.trace_key import trace_key
+from samba.tracer.inputs import collect_inputs
 
 FILES = {
     "settings.py": """
@@ -140,3 +146,19 @@ def loaded(folder: Path, files: dict[str, str]) -> Iterator[ModuleType]:
         sys.path.remove(str(folder))
         for name in names:
             sys.modules.pop(name, None)
+
+
+def key_of(
+    net: ModuleType,
+    edit: Callable[[Any, Any], Any] | None = None,
+    *,
+    x: Any = None,
+    inference: bool = False,
+) -> str:
+    """The key of a project's model, after an edit of it or of its modules."""
+    torch.manual_seed(0)
+    model = net.Net()
+    if edit is not None:
+        edit(model, net)
+    given = collect_inputs(model, torch.ones(2, 8) if x is None else x)
+    return trace_key(model, given, inference=inference)

@@ -13,25 +13,9 @@ import torch
 from torch import nn
 
 from samba.remembering.state_digest import Incomparable
-from samba.remembering.trace_key import trace_key
-from samba.tracer.inputs import collect_inputs
-from tests.samba.remembering.project import FILES, loaded
+from tests.samba.remembering.project import FILES, key_of, loaded
 
 X = torch.ones(2, 8)
-
-
-@pytest.fixture(autouse=True)
-def a_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    main = types.ModuleType("__main__")
-    main.__file__ = __file__
-    monkeypatch.setitem(sys.modules, "__main__", main)
-
-
-def key_of(net: Any, edit: Callable[[Any, Any], Any] = lambda model, net: None) -> str:
-    torch.manual_seed(0)
-    model = net.Net()
-    edit(model, net)
-    return trace_key(model, collect_inputs(model, X), inference=False)
 
 
 def held(value: Callable[[Any], Any]) -> Callable[[Any, Any], None]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import samba
-from emulator.kept_files import CACHE_VARIABLE
+from emulator.kept_files import CACHE_VARIABLE, KeptFiles
 from samba import utils
 from samba.errors import ArgumentError
 from samba.remembering import memory, trace_key
 from samba.session.check_pef import GraphMismatch, OptimizerMismatch
 from samba.tracer import trace_cache
+from tests.tracing import counted_traces
 
 X, Y = torch.randn(4, 6), torch.randint(0, 3, (4,))
 
@@ -45,20 +46,9 @@ class Net(nn.Module):
 @pytest.fixture
 def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Grows by one with every trace; nothing is kept but in files of this test."""
-    found: list[Any] = []
-    real = trace_cache.trace_model
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        found.append(args)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(trace_cache, "trace_model", counted)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv(memory.TRACE_VARIABLE, "remember")
-    main = types.ModuleType("__main__")
-    main.__file__ = __file__
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    return found
+    return counted_traces(monkeypatch)
 
 
 def built() -> tuple[nn.Module, tuple[Tensor, Tensor], torch.optim.Optimizer]:
@@ -157,7 +147,14 @@ def _of_other_fields(path: Path) -> None:
     KeptFiles(path.parent, limit=1 << 20).put(path.stem, b'{"trace":{},"told":[],"files":{}}')
 
 
-@pytest.mark.parametrize("damage", [_cut, _foreign, _of_other_fields])
+def _of_other_values(path: Path) -> None:
+    files = KeptFiles(path.parent, limit=1 << 20)
+    record = json.loads(files.get(path.stem) or b"")
+    record["trace"]["outputs"] = record["trace"]["outputs"][:1]
+    files.put(path.stem, json.dumps(record).encode())
+
+
+@pytest.mark.parametrize("damage", [_cut, _foreign, _of_other_fields, _of_other_values])
 def test_a_record_that_cannot_be_used_is_made_anew(
     damage: Any, pef: str, traces: list[Any], tmp_path: Path
 ) -> None:

@@ -20,28 +20,7 @@ from torch import nn
 import samba
 from samba.remembering import trace_key as module
 from samba.remembering.state_digest import Incomparable
-from samba.remembering.trace_key import trace_key
-from samba.tracer.inputs import collect_inputs
-from tests.samba.remembering.project import FILES, loaded
-
-
-@pytest.fixture(autouse=True)
-def a_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pytest's own modules are no part of a script; its main module may have no file."""
-    main = types.ModuleType("__main__")
-    main.__file__ = __file__
-    monkeypatch.setitem(sys.modules, "__main__", main)
-
-
-def key_of(
-    net: types.ModuleType, edit: Callable[[Any, Any], Any] | None = None, **more: Any
-) -> str:
-    torch.manual_seed(0)
-    model = net.Net()
-    if edit is not None:
-        edit(model, net)
-    x = more.pop("x", torch.ones(2, 8))
-    return trace_key(model, collect_inputs(model, x), inference=more.pop("inference", False))
+from tests.samba.remembering.project import FILES, key_of, loaded
 
 
 @pytest.fixture

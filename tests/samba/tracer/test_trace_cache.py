@@ -21,6 +21,7 @@ from samba.session.check_pef import GraphMismatch
 from samba.tracer import trace_cache
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.traced import Traced
+from tests.tracing import counted_traces
 
 SIGN = 1.0
 X = torch.randn(2, 4)
@@ -60,15 +61,7 @@ class Net(nn.Module):
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Grows by one with every trace."""
-    found: list[Any] = []
-    real = trace_cache.trace_model
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        found.append(args)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(trace_cache, "trace_model", counted)
-    return found
+    return counted_traces(monkeypatch)
 
 
 def compiled(model: nn.Module, *, inference: bool = False) -> Traced:
