@@ -27,6 +27,7 @@ from emulator.mesh.chips import Chips
 from emulator.op_facts.names import checked_branches
 from emulator.plans.calls import SLOW
 from emulator.plans.footprint import SharedExecutables
+from emulator.plans.kept_plans import KeptPlans
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.steps import StepKey, check_seeds, run_failure
 from emulator.trace_settings import SET, SETTING
@@ -86,6 +87,7 @@ class Device(DeviceMemory):
         super().__init__(program, chips)
         check_size(program, self.placement.chips)
         self._sharing = SharedExecutables(program, self.placement)
+        self._kept_plans = KeptPlans(program, self.placement.chips)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: dict[int, Plan] = {}
         self._lost = LostBuffers(program, self.buffer_map, self.pool)
@@ -190,6 +192,7 @@ class Device(DeviceMemory):
                 self.placement,
                 self._watched,
                 whole=whole,
+                kept=self._kept_plans,
             )
         self.counters.note_plan(plan.making)
         return plan

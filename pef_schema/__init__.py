@@ -35,7 +35,12 @@ from pef_schema.errors import (
     PefUnwritable,
     SambaError,
 )
-from pef_schema.fingerprint import Difference, first_difference, graph_digest
+from pef_schema.fingerprint import (
+    Difference,
+    first_difference,
+    graph_digest,
+    program_digest,
+)
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import (
     Arg,
@@ -117,6 +122,7 @@ __all__ = [
     "encode",
     "first_difference",
     "graph_digest",
+    "program_digest",
     "read_info",
     "read_pef",
     "verify",

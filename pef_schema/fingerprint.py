@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref, Value
+from pef_schema.program import Arg, DType, Gradient, Graph, Node, Program, Ref, Value
+from pef_schema.rows import to_rows
 
 _END = "(nothing)"
 
@@ -142,6 +143,27 @@ def graph_digest(graph: Graph) -> str:
     for place, text, _, _ in _lines(graph):
         state.update(f"{place}\0{text}\n".encode())
     return state.hexdigest()
+
+
+def program_digest(program: Program) -> str:
+    """Say which program it is: all that a PEF holds of it, names and source lines, too.
+
+    Args:
+        program: The program.
+
+    Returns:
+        SHA-256 in hexadecimal; programs with equal ones have equal PEFs.
+
+    Example:
+        >>> nothing = Program(
+        ...     name="nothing", mapping="section", inference=True, regions=(), symbols=(),
+        ...     graphs=(), optimizers=(), argins=(), sections=(), schedules=(),
+        ... )
+        >>> program_digest(nothing) == program_digest(replace(nothing, inference=False))
+        False
+    """
+    segments = [(0, len(s), hashlib.sha256(s).digest()) for s in program.segments]
+    return hashlib.sha256(repr(to_rows(program, segments)).encode()).hexdigest()
 
 
 _Line = tuple[str, str, str, str]

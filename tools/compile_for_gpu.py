@@ -25,9 +25,9 @@ if str(ROOT) not in sys.path:  # run as a script, the packages are those of this
     sys.path.insert(0, str(ROOT))
 
 from emulator.device import Device  # noqa: E402  # after the path is set
-from emulator.plans.executable_cache import xla_options  # noqa: E402
 from emulator.plans.plan import lower_plan  # noqa: E402
 from emulator.plans.steps import all_steps  # noqa: E402
+from emulator.plans.xla_options import xla_options  # noqa: E402
 from pef_schema import read_pef  # noqa: E402
 from pef_schema.printable import say  # noqa: E402
 

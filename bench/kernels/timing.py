@@ -23,8 +23,9 @@ from emulator.kernels.choice import applicable
 from emulator.kernels.problems import Convolution, Part, Product
 from emulator.kernels.row_products import Spec
 from emulator.native.library import without_native
-from emulator.plans.executable_cache import compiled_or_kept, xla_options
+from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import trace_planned
+from emulator.plans.xla_options import xla_options
 
 __all__ = ["kinds", "measured", "title"]
 

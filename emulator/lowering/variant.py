@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +23,14 @@ class Variant:
     no_dropout: frozenset[int] = frozenset()
     ones: bool = True
     checks: frozenset[int] = frozenset()
+
+    @property
+    def facts(self) -> tuple[tuple[str, bool | tuple[int, ...]], ...]:
+        """The facts by name, sets of them in order: equal variants have equal ones in any process.
+
+        Example:
+            >>> Variant(seeded=frozenset([8, 1])).facts[0]
+            ('seeded', (1, 8))
+        """
+        named = [(fact.name, getattr(self, fact.name)) for fact in fields(self)]
+        return tuple([(n, f if isinstance(f, bool) else tuple(sorted(f))) for n, f in named])

@@ -29,6 +29,7 @@ __all__ = [
     "Library",
     "leave_native_out",
     "native_library",
+    "native_version",
     "shares_of",
     "threads",
     "without_native",
@@ -131,9 +132,26 @@ def native_library() -> Library | None:
         Linux for x86-64, on processors without AVX2, where jax leaves the CPU out, and, with one
         line in the log, where the kernels were not built or oneDNN is not installed.
     """
-    if not _WANTED.get() or _LEFT_OUT or os.environ.get(NATIVE_VARIABLE, "").strip() == "0":
-        return None
-    return _loaded()
+    return _loaded() if _is_wanted() else None
+
+
+def _is_wanted() -> bool:
+    left_out = os.environ.get(NATIVE_VARIABLE, "").strip() == "0"
+    return _WANTED.get() and not _LEFT_OUT and not left_out
+
+
+def native_version() -> str:
+    """Which oneDNN the native kernels would use; they are not loaded.
+
+    Returns:
+        Its version; empty where :func:`native_library` gives None without asking for it.
+    """
+    if not _is_wanted() or sys.platform != "linux":
+        return ""
+    try:
+        return importlib.metadata.version(_ONEDNN)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 @functools.cache

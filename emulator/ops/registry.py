@@ -146,6 +146,16 @@ def load_ops() -> Mapping[str, OpSpec]:
     return MappingProxyType(_OPS)
 
 
+def has_foreign_ops() -> bool:
+    """Whether an op was registered by code outside of ``emulator.ops``.
+
+    Example:
+        >>> has_foreign_ops()
+        False
+    """
+    return any(not spec.lower.__module__.startswith("emulator.ops.") for spec in _OPS.values())
+
+
 @cache
 def _import_all() -> None:
     """Import every module of ``emulator.ops``; a program's plan asks for that many times."""

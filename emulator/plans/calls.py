@@ -150,8 +150,7 @@ def operation_of(program: Program, steps: StepKey, variant: Variant) -> str:
     """
     names = list(dict.fromkeys(program.sections[s].name for s, _ in steps))
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    sets = [sorted(s) for s in (variant.seeded, variant.no_momentum, variant.no_dropout)]
-    facts = repr((program.name, steps, sets, variant.ones)).encode()
+    facts = repr((program.name, steps, variant.facts)).encode()
     key = hashlib.sha256(facts).hexdigest()[:8]
     return f"a run of {', '.join(names[:_MOST_NAMES])}{more} (plan {key})"
 

@@ -18,11 +18,10 @@ import os
 import platform
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import jax
 import jaxlib.version
@@ -33,12 +32,63 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from emulator.native.library import CALLS, native_library
 
-__all__ = ["Executable", "compiled_or_kept", "xla_options"]
+__all__ = [
+    "ArrayForm",
+    "Executable",
+    "KeptExecutable",
+    "are_kept",
+    "compiled_or_kept",
+    "digest_of",
+    "load_kept",
+    "surroundings",
+]
 
 _LOG = logging.getLogger(__name__)
 
 _LIMIT = 1 << 30
 """Most bytes of executables that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayForm:
+    """What an executable knows of an argument or a result.
+
+    Args:
+        shape: Its shape.
+        dtype: Name of its element type, as numpy has it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, shape: Sequence[int], dtype: Any) -> Self:
+        """The form of arrays of a shape and a type.
+
+        Example:
+            >>> ArrayForm.of([2, 3], np.dtype("int8"))
+            ArrayForm(shape=(2, 3), dtype='int8')
+        """
+        return cls(shape=tuple(shape), dtype=str(dtype))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptExecutable:
+    """An executable that lies in the cache, and what it takes to call it.
+
+    Args:
+        name: Its name in the cache.
+        takes: Its arguments.
+        gives: Its results.
+        donated: How many of the arguments, the first ones, it consumes.
+        native: Whether it calls native kernels.
+    """
+
+    name: str
+    takes: tuple[ArrayForm, ...]
+    gives: tuple[ArrayForm, ...]
+    donated: int
+    native: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +99,13 @@ class Executable:
         compiled: A ``jax.stages.Compiled``.
         source: Where it is from.
         seconds: Time that it took to have it.
+        kept: How a later process finds it without lowering anything; None where that cannot be.
     """
 
     compiled: Any
     source: Source
     seconds: float
+    kept: KeptExecutable | None
 
 
 def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
@@ -67,26 +119,100 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
         The executable, and where it is from.
     """
     start = time.perf_counter()
-    compiled, source = _compiled(lowered, options)
-    return Executable(compiled=compiled, source=source, seconds=time.perf_counter() - start)
-
-
-def _compiled(lowered: Any, options: dict[str, Any]) -> tuple[Any, Source]:
-    lowering = lowered._lowering
-    arguments = lowering.compile_args
+    arguments = lowered._lowering.compile_args
     files, source = None, Source.UNKEPT
     # Functions of this process that an executable calls are not there in another one.
     if not (arguments["host_callbacks"] or arguments["keepalive"]):
         files, source = _files(), Source.NO_CACHE
+    client = _Client(arguments["backend"], files, source)
+    compiled = _compiled(lowered, options, client)
+    return Executable(
+        compiled=compiled,
+        source=client.source,
+        seconds=time.perf_counter() - start,
+        kept=_kept(lowered, client) if client.name else None,
+    )
+
+
+def load_kept(
+    kept: KeptExecutable, options: dict[str, Any], where: jax.sharding.Sharding
+) -> Executable | None:
+    """Load an executable that an earlier process compiled; nothing of it is lowered.
+
+    Args:
+        kept: The executable.
+        options: XLA's options for it.
+        where: The device that runs it.
+
+    Returns:
+        None if it is not in the cache any more.
+    """
+    start = time.perf_counter()
+    files = _files()
+    # XLA asks for native kernels by name when it loads what calls them.
+    if files is None or (kept.native and native_library() is None):
+        return None
+
+    # jax makes what calls an executable from a lowered function of the same arguments and results.
+    def stand_in(*_: jax.Array) -> tuple[jax.Array, ...]:
+        forms = dict.fromkeys(kept.gives)
+        made = {form: jax.lax.full(form.shape, 0, form.dtype) for form in forms}
+        return tuple([made[form] for form in kept.gives])
+
+    takes = [jax.ShapeDtypeStruct(f.shape, f.dtype, sharding=where) for f in kept.takes]
+    donated = tuple(range(kept.donated))
+    jitted = cast("Any", jax).jit(
+        stand_in, donate_argnums=donated, keep_unused=True, out_shardings=where
+    )
+    lowered = jitted.lower(*takes)
+    client = _Client(lowered._lowering.compile_args["backend"], files, name=kept.name)
+    try:
+        compiled = _compiled(lowered, options, client)
+    except _NotKept:
+        return None
+    seconds = time.perf_counter() - start
+    return Executable(compiled=compiled, source=Source.CACHE, seconds=seconds, kept=kept)
+
+
+def are_kept() -> bool:
+    """Whether this project's cache keeps executables."""
+    return _files() is not None
+
+
+def _kept(lowered: Any, client: _Client) -> KeptExecutable | None:
+    """How a later process calls a kept executable; None where that takes more than arrays."""
+    arguments = lowered._lowering.compile_args
+    if (
+        lowered._lowering.const_args
+        or arguments["ordered_effects"]
+        or arguments["unordered_effects"]
+    ):
+        return None
+    donated = [about.donated for about in jax.tree.leaves(lowered.args_info)]
+    count = sum(donated)
+    if not all(donated[:count]):
+        return None
+    return KeptExecutable(
+        name=client.name,
+        takes=tuple([ArrayForm.of(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals)]),
+        gives=tuple([ArrayForm.of(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info)]),
+        donated=count,
+        native=client.native,
+    )
+
+
+def _compiled(lowered: Any, options: dict[str, Any], ours: _Client) -> Any:
+    """Have jax compile with a client of ours, and leave what it made with XLA's."""
+    arguments = lowered._lowering.compile_args
     client = arguments["backend"]
-    arguments["backend"] = ours = _Client(client, files, source)
+    arguments["backend"] = ours
     try:
         compiled = lowered.compile(compiler_options=options)
     finally:
         arguments["backend"] = client
     # What runs it knows the device's own client.
     compiled._executable._unloaded_executable.backend = client
-    return compiled, ours.source
+    return compiled
 
 
 class _Client:
@@ -96,17 +222,25 @@ class _Client:
         client: XLA's.
         files: Where executables are kept; None where they are not.
         source: Where an executable that is not kept counts as being from.
+        name: Name of a kept executable to load, whatever is to be compiled; empty to compile.
 
     Attributes:
         source: Where the executable that was asked for last is from.
+        name: Its name in the cache; empty if it is not there.
+        native: Whether it calls native kernels.
     """
 
-    __slots__ = ("_client", "_files", "source")
+    __slots__ = ("_client", "_files", "name", "native", "source")
 
     def __init__(
-        self, client: Any, files: KeptFiles | None, source: Source = Source.COMPILED
+        self,
+        client: Any,
+        files: KeptFiles | None,
+        source: Source = Source.COMPILED,
+        name: str = "",
     ) -> None:
-        self._client, self._files, self.source = client, files, source
+        self._client, self._files, self.source, self.name = client, files, source, name
+        self.native = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -125,18 +259,18 @@ class _Client:
 
     def _made_or_kept(self, files: KeptFiles, module: Any, devices: Any, options: Any) -> Any:
         client = self._client
-        key = _key(client, module, devices, options)
-        kept = files.get(key)
-        if kept is not None:
-            try:
-                found = client.deserialize_executable(zlib.decompress(kept), devices, options)
-                self.source = Source.CACHE
-                return found
-            except Exception as error:
-                raise_error_of_handler(error)
-                # Whatever is wrong with it, compiling it anew is right.
-                _LOG.info("an executable that was kept cannot be loaded: %s", error)
-                files.drop(key)
+        if self.name:
+            loaded = _loaded(client, files, self.name, devices, options)
+            if loaded is None:
+                raise _NotKept(self.name)
+            return loaded
+        code = _code(module)
+        self.native = CALLS.encode() in code
+        key = _key(client, code, devices, options, native=self.native)
+        loaded = _loaded(client, files, key, devices, options)
+        if loaded is not None:
+            self.source, self.name = Source.CACHE, key
+            return loaded
         made = client.compile_and_load(module, executable_devices=devices, compile_options=options)
         self.source = Source.COMPILED
         try:
@@ -147,7 +281,27 @@ class _Client:
             _LOG.info("an executable cannot be kept: %s", error)
         else:
             files.put(key, data)
+            self.name = key
         return made
+
+
+class _NotKept(Exception):
+    """An executable is not in the cache any more."""
+
+
+def _loaded(client: Any, files: KeptFiles, name: str, devices: Any, options: Any) -> Any | None:
+    """Load an executable of the cache; None where there is none that can be loaded."""
+    data = files.get(name)
+    if data is None:
+        return None
+    try:
+        return client.deserialize_executable(zlib.decompress(data), devices, options)
+    except Exception as error:
+        raise_error_of_handler(error)
+        # Whatever is wrong with it, compiling it anew is right.
+        _LOG.info("an executable that was kept cannot be loaded: %s", error)
+        files.drop(name)
+        return None
 
 
 def _files() -> KeptFiles | None:
@@ -158,23 +312,46 @@ def _files() -> KeptFiles | None:
     return kept_files("executables", limit=_LIMIT)
 
 
-def _key(client: Any, module: Any, devices: Any, options: Any) -> str:
+def _key(client: Any, code: bytes, devices: Any, options: Any, *, native: bool) -> str:
     """A name for all that an executable depends on."""
-    found = hashlib.sha256()
-    code = _code(module)
-    library = native_library() if CALLS.encode() in code else None
-    for part in (
+    library = native_library() if native else None
+    return digest_of(
         code,
         b"" if library is None else library.version.encode(),
         options.SerializeAsString(),
-        repr([(d.id, d.platform, d.device_kind) for d in devices]).encode(),
-        f"{client.platform} {client.platform_version}".encode(),
-        _machine(),
-        os.environ.get("XLA_FLAGS", "").encode(),
-    ):
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.hexdigest()
+        surroundings(devices),
+    )
+
+
+def digest_of(*parts: bytes) -> str:
+    """A name for all of some parts, in their order.
+
+    Args:
+        parts: The parts.
+
+    Returns:
+        SHA-256 in hexadecimal.
+
+    Example:
+        >>> digest_of(b"ab", b"c") == digest_of(b"a", b"bc")
+        False
+    """
+    state = hashlib.sha256()
+    for part in parts:
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()
+
+
+def surroundings(devices: Iterable[Any]) -> bytes:
+    """What XLA's code depends on besides what it is made of: devices, versions, processor, flags.
+
+    Args:
+        devices: Where it runs.
+    """
+    places = [(d.id, d.platform, d.device_kind) for d in devices]
+    clients = [*{f"{d.client.platform} {d.client.platform_version}": None for d in devices}]
+    return repr((places, clients, _machine(), os.environ.get("XLA_FLAGS", ""))).encode()
 
 
 def _code(module: Any) -> bytes:
@@ -205,45 +382,3 @@ def _processor() -> str:
     first = text.partition("\n\n")[0].splitlines()
     known = [line for line in first if line.partition("\t")[0].partition(":")[0].strip() in wanted]
     return "\n".join((platform.machine(), platform.processor(), *known))
-
-
-_OTHER: Mapping[str, bool] = MappingProxyType(
-    {
-        # By default XLA:GPU leaves out a rounding to 16 bits that a fusion widens again, so that a
-        # script's own `x.bfloat16().float()` gives x. XLA:CPU does not.
-        "xla_allow_excess_precision": False,
-    }
-)
-_CPU: Mapping[str, str] = MappingProxyType(
-    {
-        # By default reductions and chains of elementwise work go to the same library as matrix
-        # products, where a log-sum-exp over (1024, 8192) takes 100 ms instead of 30. It is given
-        # matrix products alone, each for itself: see docs/performance.md.
-        "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-        # It makes windows of reductions over more than 32 elements, which XLA:CPU runs one by one:
-        # emulator/ops/_reduction.py writes them in a form that needs no such pass.
-        "xla_disable_hlo_passes": "tree_reduction_rewriter",
-        # The order that keeps the fewest bytes alive. By default XLA walks the graph breadth first,
-        # for a concurrency that makes no step faster.
-        "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",
-    }
-)
-
-
-def xla_options(device: Any) -> dict[str, Any]:
-    """Compiler options for a device, as ``jax.stages.Lowered.compile`` takes them.
-
-    They hold for one executable; nothing global changes.
-
-    Args:
-        device: The ``jax.Device`` where the executable runs.
-
-    Returns:
-        Options by name. For platforms other than the CPU there is one, which keeps roundings.
-
-    Example:
-        >>> import jax
-        >>> sorted(xla_options(jax.devices("cpu")[0]))
-        ['xla_cpu_experimental_ynn_fusion_type', 'xla_cpu_scheduler_type', 'xla_disable_hlo_passes']
-    """
-    return dict(_CPU if device.platform == "cpu" else _OTHER)

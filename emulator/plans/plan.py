@@ -23,13 +23,15 @@ from emulator.memory.placement import Placement
 from emulator.mesh.whole import divided_by
 from emulator.plans.calls import direct_call, ended_call, joint_call, operation_of, taker
 from emulator.plans.composition import Composition, composed
-from emulator.plans.executable_cache import compiled_or_kept, xla_options
+from emulator.plans.executable_cache import ArrayForm, Executable, compiled_or_kept, load_kept
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.fusion import jitted_as_planned
-from emulator.plans.linked.compiling import link
+from emulator.plans.kept_plans import KeptPlan, KeptPlans
+from emulator.plans.linked.compiling import link, linked_call
 from emulator.plans.linked.parts import parts_of
 from emulator.plans.steps import StepKey, failures_of_plan
 from emulator.plans.traced import check_traced_sizes
+from emulator.plans.xla_options import xla_options
 from emulator.trace_settings import full_products, wide_types
 from pef_schema.program import Program, SectionKind
 
@@ -90,8 +92,9 @@ def compile_plan(
     watched: Watched = _UNWATCHED,
     *,
     whole: bool = False,
+    kept: KeptPlans | None = None,
 ) -> Plan:
-    """Compose steps and compile them; takes up to seconds.
+    """Compose steps and compile them; takes up to seconds, where they are not in the cache.
 
     They are one executable, or on one processor several that follow one another, where layers are
     equal and share theirs (``emulator.plans.linked``).
@@ -105,6 +108,7 @@ def compile_plan(
         watched: Indices to look at: the plan raises where one is out of range, and then has
             consumed nothing.
         whole: Whether it has to be one executable.
+        kept: The program's plans in the cache; None to leave the cache of plans alone.
 
     Returns:
         The plan.
@@ -118,7 +122,12 @@ def compile_plan(
     chips = placement.chips
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = composition_of(program, buffer_map, steps, variant, watched)
-        made = _made(composition, placement, start, whole=whole)
+        key = "" if kept is None else kept.key(composition, whole=whole)
+        made = None if kept is None else _recalled(kept, key, composition, placement, start)
+        if made is None:
+            made = _made(composition, placement, start, whole=whole)
+            if kept is not None and made.kept is not None:
+                kept.keep(key, made.kept)
         check_plan(made.memory, f"program {program.name}: a run of {len(steps)} step(s)", chips)
     if chips.processes is not None:
         names = [
@@ -206,12 +215,48 @@ def composition_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """What XLA has made of composed steps."""
+    """What XLA has made of composed steps.
+
+    Args:
+        call, executables, memory, making: As for :class:`Plan`.
+        kept: What another process needs to run it; None where it cannot.
+    """
 
     call: Callable[..., Any]
     executables: tuple[Any, ...]
     memory: MeasuredMemory | None
     making: Making
+    kept: KeptPlan | None = None
+
+
+def _recalled(
+    kept: KeptPlans, key: str, composition: Composition, placement: Placement, start: float
+) -> _Made | None:
+    """Load what an earlier process has made of the same steps; None where it is not there."""
+    found = kept.recall(key)
+    if found is None:
+        return None
+    form, buffers = composition.buffer_map.form, composition.signature
+    takes = [ArrayForm.of(*form(home)) for home in buffers.takes]
+    if not found.fits(takes, [ArrayForm.of(*form(home)) for home in buffers.gives]):
+        kept.forget(key)
+        return None
+    chips = placement.chips
+    loaded: list[Executable] = []
+    for about in found.executables:
+        executable = load_kept(about, xla_options(chips.first), chips.sharding(-1))
+        if executable is None:
+            kept.forget(key)
+            return None
+        loaded.append(executable)
+    compiled = tuple([executable.compiled for executable in loaded])
+    if found.chain is None:
+        (only,) = compiled
+        call, memory = direct_call(only), measured_memory(only)
+    else:
+        call = linked_call(found.chain, [direct_call(one) for one in compiled], ())
+        memory = found.memory
+    return _Made(call=call, executables=compiled, memory=memory, making=_making(loaded, start))
 
 
 def _made(composition: Composition, placement: Placement, start: float, *, whole: bool) -> _Made:
@@ -219,15 +264,13 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     chips, donated = placement.chips, composition.signature.donated
     platform = chips.first.platform
     is_cpu = platform == "cpu"
-    seconds: list[float] = []
-    sources: list[Source] = []
+    found: list[Executable] = []
 
     def compiled(lowered: Any) -> Any:
-        executable = compiled_or_kept(lowered, xla_options(chips.first))
-        seconds.append(executable.seconds)
-        sources.append(executable.source)
-        return executable.compiled
+        found.append(compiled_or_kept(lowered, xla_options(chips.first)))
+        return found[-1].compiled
 
+    chain, constants = None, ()
     with traceable(composition, platform, placement) as jitted:
         traced = _traced(jitted, composition, placement)
         divided = None
@@ -236,18 +279,36 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
         if divided is not None:
             linked = link(traced.jaxpr, divided, compiled, chips.sharding(-1))
             call, executables, memory = linked.call, linked.executables, linked.memory
+            chain, constants = linked.chain, linked.constants
         else:
             if is_cpu:
                 jitted = jitted_as_planned(traced.jaxpr, **jit_settings(composition, placement))
                 traced = jitted.trace(*_shapes(composition, placement))
             only = compiled(traced.lower())
             call, executables, memory = direct_call(only), (only,), measured_memory(only)
-    making = Making(
-        source=max(sources, key=[*Source].index),  # CACHE if all of them are kept there
-        lowering_seconds=time.perf_counter() - start - sum(seconds),
-        xla_seconds=sum(seconds),
+    abouts = [executable.kept for executable in found if executable.kept is not None]
+    kept = None
+    if len(abouts) == len(found) and not constants:
+        kept = KeptPlan(
+            executables=tuple(abouts), chain=chain, memory=memory if chain is not None else None
+        )
+    return _Made(
+        call=call,
+        executables=executables,
+        memory=memory,
+        making=_making(found, start),
+        kept=kept,
     )
-    return _Made(call=call, executables=executables, memory=memory, making=making)
+
+
+def _making(executables: Sequence[Executable], start: float) -> Making:
+    """How executables were made since a point in time."""
+    seconds = sum(executable.seconds for executable in executables)
+    return Making(
+        source=max([e.source for e in executables], key=[*Source].index),  # CACHE if all are there
+        lowering_seconds=time.perf_counter() - start - seconds,
+        xla_seconds=seconds,
+    )
 
 
 def _traced(jitted: Any, composition: Composition, placement: Placement) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from emulator.dtypes import FROM_NUMPY
 from emulator.ops.registry import load_ops
-from emulator.plans.executable_cache import xla_options
+from emulator.plans.xla_options import xla_options
 from emulator.trace_settings import full_products
 from samba.comparison.sides import DEFAULT_TOL, OWN_ERRORS, Tol
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, to_jax, to_numpy64, torch_op

@@ -16,43 +16,57 @@ from emulator.plans.fusion import shape_of, trace_planned
 from emulator.plans.linked.parts import Part, Parts
 from emulator.plans.traced import bytes_of, variables
 
-__all__ = ["Compile", "Link", "Linked", "link", "linked_call"]
+__all__ = ["Chain", "Compile", "Link", "Linked", "link", "linked_call"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One of the executables.
+    """A call of one of the executables.
 
     Args:
-        call: The executable, a function of arrays.
+        executable: Its place among the executables.
         takes: Places of its arguments among all values.
         gives: Places of its results.
         ends: Places of values that nobody reads after it.
     """
 
-    call: Callable[..., Any]
+    executable: int
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     ends: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Calls that follow one another, over numbered values: arguments first, then constants.
+
+    Args:
+        links: The calls in the order in which they run.
+        made: How many values they make.
+        results: Places of what the chain gives.
+    """
+
+    links: tuple[Link, ...]
+    made: int
+    results: tuple[int, ...]
+
+
 def linked_call(
-    links: Sequence[Link], places: int, constants: Sequence[Any], results: tuple[int, ...]
+    chain: Chain, calls: Sequence[Callable[..., Any]], constants: Sequence[Any]
 ) -> Callable[..., Any]:
     """One function of several executables.
 
     Args:
-        links: The executables in the order in which they run.
-        places: How many values there are: arguments, constants and all that is made.
+        chain: How they follow one another.
+        calls: The executables, functions of arrays.
         constants: What lies behind the arguments.
-        results: Places of what the function returns.
 
     Returns:
         A function of arrays that gives arrays. It holds signals back; who calls it ends that.
     """
-    steps = tuple([(k.call, taker(k.takes), k.gives, k.ends) for k in links])
-    take = taker(results)
-    behind = (*constants, *[None] * places)
+    steps = tuple([(calls[k.executable], taker(k.takes), k.gives, k.ends) for k in chain.links])
+    take = taker(chain.results)
+    behind = (*constants, *[None] * chain.made)
 
     def call(*arrays: Any) -> Any:
         SLOW.begin()  # what is donated is gone, and the results are not stored yet
@@ -79,11 +93,15 @@ class Linked:
 
     Args:
         call: A function of arrays, as the whole plan's executable would be.
+        chain: How the parts follow one another.
+        constants: What they read that is neither an argument nor made by one of them.
         executables: Those of the parts, each once, in the order in which they run first.
         memory: What they take together; None where the backend does not say.
     """
 
     call: Callable[..., Any]
+    chain: Chain
+    constants: tuple[Any, ...]
     executables: tuple[Any, ...]
     memory: MeasuredMemory | None
 
@@ -105,49 +123,55 @@ def link(
     jaxpr = traced.jaxpr
     given = (*jaxpr.invars, *jaxpr.constvars)
     place: dict[Any, int] = {v: number for number, v in enumerate(given)}
-    made: dict[Hashable, Any] = {}
+    made: dict[Hashable, int] = {}
+    executables: list[Any] = []
     links: list[Link] = []
     last = _last_readers(divided)
     for number, part in enumerate(divided.parts):
         if part.form not in made:
-            made[part.form] = compiled(_lowered(traced, part, where))
+            made[part.form] = len(executables)
+            executables.append(compiled(_lowered(traced, part, where)))
         for v in part.gives:
             place[v] = len(place)
         ends = [v for v in (*part.takes, *part.gives) if last.get(v, number) <= number]
         links.append(
             Link(
-                call=direct_call(made[part.form]),
+                executable=made[part.form],
                 takes=tuple([place[v] for v in part.takes]),
                 gives=tuple([place[v] for v in part.gives]),
                 ends=tuple([place[v] for v in ends]),
             )
         )
-    memory = _memory(jaxpr.invars, divided, last, {k: measured_memory(e) for k, e in made.items()})
+    memories = {form: measured_memory(executables[k]) for form, k in made.items()}
+    memory = _memory(jaxpr.invars, divided, last, memories)
     results = [place.get(a, -1) if not isinstance(a, Literal) else -1 for a in divided.results]
     copied = [
         k
         for k, number in enumerate(results)
         if number < len(given) or results.index(number) < k  # no two results are one array
     ]
-    executables = [*made.values()]
     if copied:
         atoms = [divided.results[k] for k in copied]
-        executable = compiled(_lowered_copies(atoms, where))
-        executables.append(executable)
         gives = tuple(range(len(place), len(place) + len(copied)))
         links.append(
             Link(
-                call=direct_call(executable),
+                executable=len(executables),
                 takes=tuple([place[a] for a in variables(atoms)]),
                 gives=gives,
                 ends=(),
             )
         )
+        executables.append(compiled(_lowered_copies(atoms, where)))
         for k, number in zip(copied, gives, strict=True):
             results[k] = number
-    count = len(place) + len(copied) - len(given)
+    chain = Chain(
+        links=tuple(links), made=len(place) + len(copied) - len(given), results=tuple(results)
+    )
+    constants = tuple(_put(traced.consts, where))
     return Linked(
-        call=linked_call(links, count, _put(traced.consts, where), tuple(results)),
+        call=linked_call(chain, [direct_call(e) for e in executables], constants),
+        chain=chain,
+        constants=constants,
         executables=tuple(executables),
         memory=memory,
     )

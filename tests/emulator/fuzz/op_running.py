@@ -13,8 +13,8 @@ import torch
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops.registry import OpSpec, load_ops
-from emulator.plans.executable_cache import xla_options
 from emulator.plans.traced import OversizedResult, check_traced_sizes
+from emulator.plans.xla_options import xla_options
 from pef_schema.errors import SambaError
 from tests.emulator.fuzz.op_cases import Case, draw, torch_overload
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, to_jax

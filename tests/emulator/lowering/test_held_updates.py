@@ -17,8 +17,8 @@ import samba
 from emulator.device import Device
 from emulator.errors import OtherBranch
 from emulator.lowering.write_order import after
-from emulator.plans.executable_cache import xla_options
 from emulator.plans.steps import all_steps
+from emulator.plans.xla_options import xla_options
 from pef_schema import read_pef
 from pef_schema.program import OptimizerKind
 from samba import utils

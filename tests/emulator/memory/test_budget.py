@@ -12,7 +12,7 @@ import pytest
 from emulator.device import Device
 from emulator.errors import DeviceError, OutOfMemory
 from emulator.memory.budget import LIMIT_VARIABLE, BadLimit, memory_limit
-from emulator.plans.executable_cache import xla_options
+from emulator.plans.xla_options import xla_options
 from pef_schema import DType, Role, verify
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import inference

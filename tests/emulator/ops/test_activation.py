@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from emulator.ops.registry import load_ops
-from emulator.plans.executable_cache import xla_options
+from emulator.plans.xla_options import xla_options
 from tests.emulator.ops.checks import cases, check
 from tests.emulator.ops.narrow import check_narrow
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from emulator.ops.registry import _OPS, load_ops
-from emulator.plans.executable_cache import xla_options
+from emulator.plans.xla_options import xla_options
 from samba.comparison.sides import DEFAULT_TOL
 from tests.emulator.ops.checks import (
     TORCH_TO_DTYPE,

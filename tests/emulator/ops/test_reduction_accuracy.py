@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.ops import _reduction as reduction
-from emulator.plans.executable_cache import xla_options
+from emulator.plans.xla_options import xla_options
 
 AS_TORCH = 2.0
 """How many times torch's own largest error ours may have."""

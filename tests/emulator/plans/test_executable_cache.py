@@ -25,7 +25,7 @@ from emulator.dtypes import TO_NUMPY
 from emulator.kept_files import CACHE_VARIABLE, KeptFiles
 from emulator.native.library import native_library
 from emulator.ops.registry import load_ops
-from emulator.plans import executable_cache, plan
+from emulator.plans import executable_cache, xla_options
 from emulator.plans.executable_cache import _Client, compiled_or_kept
 from emulator.plans.steps import all_steps
 from pef_schema.program import Role
@@ -155,18 +155,17 @@ def test_what_cannot_be_loaded_is_made_anew(data: bytes, kept: Path, counts: Cou
 @pytest.mark.parametrize(
     "change",
     [
-        ("_processor", lambda: "another processor"),
-        ("_machine", lambda: b"another version"),
-        ("xla_options", lambda device: {"xla_cpu_enable_fast_math": False}),
+        (executable_cache, "_processor", lambda: "another processor"),
+        (executable_cache, "_machine", lambda: b"another version"),
+        (xla_options, "_CPU", {"xla_cpu_enable_fast_math": False}),
     ],
     ids=["processor", "versions", "options"],
 )
 def test_what_an_executable_depends_on_is_part_of_its_name(
-    change: tuple[str, Any], kept: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+    change: tuple[Any, str, Any], kept: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained()
-    where = plan if change[0] == "xla_options" else executable_cache
-    monkeypatch.setattr(where, *change)
+    monkeypatch.setattr(*change)
     trained()
     assert (counts.compiled, counts.read, len(list(kept.iterdir()))) == (2, 0, 2)
 

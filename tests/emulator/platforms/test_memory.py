@@ -18,9 +18,9 @@ from emulator.memory.host_view import NotHostMemory, is_host_memory, writable_vi
 from emulator.memory.placement import Placement
 from emulator.mesh.chips import Chips
 from emulator.plans import plan as plans
-from emulator.plans.executable_cache import xla_options
 from emulator.plans.plan import compile_plan
 from emulator.plans.steps import all_steps
+from emulator.plans.xla_options import xla_options
 from emulator.replicas.comm import Communicator, ReduceOp
 from emulator.replicas.comm.inprocess import run_ranks
 from emulator.replicas.parallel import reducer

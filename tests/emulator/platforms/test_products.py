@@ -18,8 +18,8 @@ from emulator.op_facts.names import NEXT_SEED
 from emulator.ops._gemm import contract
 from emulator.ops.random import normal, uniform, uniform_bits
 from emulator.ops.registry import load_ops
-from emulator.plans.executable_cache import xla_options
 from emulator.plans.steps import all_steps
+from emulator.plans.xla_options import xla_options
 from emulator.trace_settings import full_products, wide_types
 from pef_schema.program import DType
 from samba.tracer.errors import TraceError

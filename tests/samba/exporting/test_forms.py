@@ -20,8 +20,9 @@ from jax import export
 
 from emulator.device import Device
 from emulator.native.library import without_native
-from emulator.plans.executable_cache import compiled_or_kept, xla_options
+from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.steps import all_steps
+from emulator.plans.xla_options import xla_options
 from emulator.trace_settings import wide_types
 from pef_schema import Program, Role, read_pef, write_pef
 from pef_schema.program_facts import modules_of, owners

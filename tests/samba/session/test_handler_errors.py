@@ -209,13 +209,12 @@ def test_it_arrives_from_many_lines(tmp_path, what, most):
 # -- where it used to be lost, or to become another error -----------------------------------------
 
 
-def test_it_drops_no_executable_that_is_kept(tmp_path, monkeypatch):
+def test_it_drops_no_executable_that_is_kept(tmp_path):
     files = KeptFiles(tmp_path, limit=1 << 30)
     files.put("a", zlib.compress(b"an executable"))
-    monkeypatch.setattr(executable_cache, "_key", lambda *_: "a")
     client: Any = SimpleNamespace(deserialize_executable=ring, platform="tpu")
     with handler(signal.SIGALRM, late), pytest.raises(Timeout):
-        executable_cache._Client(client, files).compile_and_load(None, None, None)
+        executable_cache._Client(client, files, name="a").compile_and_load(None, None, None)
     assert files.get("a") is not None
 
 

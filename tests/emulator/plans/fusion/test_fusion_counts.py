@@ -15,8 +15,9 @@ from bench import counts, fusion
 from bench.fusion import Computed, computed
 from bench.models import SMALL
 from emulator.plans import fusion as planning
-from emulator.plans.executable_cache import compiled_or_kept, xla_options
+from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import trace_planned
+from emulator.plans.xla_options import xla_options
 
 pytestmark = pytest.mark.usefixtures("fusion_emitters")
 

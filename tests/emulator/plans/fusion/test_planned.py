@@ -14,8 +14,9 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
 
 from bench.fusion import computed
-from emulator.plans.executable_cache import compiled_or_kept, xla_options
+from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import planned, trace_planned
+from emulator.plans.xla_options import xla_options
 
 pytestmark = pytest.mark.usefixtures("fusion_emitters")
 

@@ -1,0 +1,359 @@
+"""Plans that outlive the process: they are not traced again, and do the same."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from emulator.counters import Source
+from emulator.device import Device
+from emulator.kept_files import CACHE_VARIABLE, KeptFiles
+from emulator.lowering.variant import Variant
+from emulator.native.library import NATIVE_VARIABLE, native_library, without_native
+from emulator.ops import registry
+from emulator.plans import executable_cache, kept_plans, plan, xla_options
+from emulator.plans.kept_plans import KeptPlans
+from emulator.plans.linked import layers, parts
+from emulator.plans.steps import all_steps
+from pef_schema.program import Program
+from tests.emulator.plans.test_executable_cache import same, trained
+from tests.emulator.plans.test_sharing import Tower, device_of, program_of
+from tests.processes import finished
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
+    return tmp_path / "kept" / "plans"
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The plans that were traced since the fixture began."""
+    found: list[Any] = []
+    before = plan._traced
+
+    def noted(*args: Any) -> Any:
+        found.append(args)
+        return before(*args)
+
+    monkeypatch.setattr(plan, "_traced", noted)
+    return found
+
+
+def only_file(folder: Path) -> Path:
+    (found,) = folder.iterdir()
+    return found
+
+
+def test_a_kept_plan_is_not_traced_and_gives_the_same_bits(kept: Path, traces: list[Any]) -> None:
+    first = trained()
+    assert len(traces) == 1
+    assert same(first, trained())
+    assert len(traces) == 1
+    assert not same(first, trained(steps=4))
+    only_file(kept)
+
+
+_SCRIPT = """
+from emulator.plans import plan
+from tests.emulator.plans.test_executable_cache import trained
+def refuse(*args):
+    raise AssertionError("it is traced again")
+plan._traced = refuse
+print(*[float(a.sum()).hex() for a in trained()])
+"""
+
+
+def test_a_second_process_traces_nothing(kept: Path) -> None:
+    first = trained()
+    done = finished([sys.executable, "-c", _SCRIPT], check=True, seconds=120)
+    assert done.stdout.split() == [float(a.sum()).hex() for a in first]
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are divided however little is spared."""
+    for module in (parts, layers):
+        monkeypatch.setattr(module, "LEAST_SPARED", 4)
+        monkeypatch.setattr(module, "LEAST_SECONDS", 1e-12)
+    monkeypatch.setattr(layers, "_BESIDE", 0.0)
+
+
+def tower(blocks: int) -> Device:
+    torch.manual_seed(0)
+    model = Tower(blocks)
+    return device_of(program_of(model), model)
+
+
+def stepped() -> tuple[Device, list[np.ndarray]]:
+    """A tower of equal layers after three steps."""
+    device = tower(6)
+    for _ in range(3):
+        device.run(device.plan(all_steps(device.program)))
+    return device, [np.array(b) for b in device.pool.buffers if b is not None]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_plan_in_parts_is_kept_as_one(kept: Path, traces: list[Any]) -> None:
+    device, first = stepped()
+    ((_, _, made),) = device.plans()
+    assert len(made.executables) > 1
+    again, second = stepped()
+    ((_, _, loaded),) = again.plans()
+    assert len(traces) == 1
+    assert same(first, second)
+    assert len(loaded.executables) == len(made.executables)
+    assert (loaded.memory, loaded.making.source) == (made.memory, Source.CACHE)
+
+
+def test_it_says_that_it_is_from_the_cache(kept: Path) -> None:
+    device, _ = stepped()
+    again, _ = stepped()
+    ((_, _, made),), ((_, _, loaded),) = device.plans(), again.plans()
+    assert (made.making.source, loaded.making.source) == (Source.COMPILED, Source.CACHE)
+    assert loaded.memory == made.memory
+
+
+# -- what it depends on ---------------------------------------------------------------------------
+
+
+def key_of(device: Device, variant: Variant | None = None, *, whole: bool = False) -> str:
+    steps = all_steps(device.program)
+    composition = plan.composition_of(
+        device.program, device.buffer_map, steps, variant or device.variant
+    )
+    return KeptPlans(device.program, device.placement.chips).key(composition, whole=whole)
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    yield tower(2)
+
+
+def _patched(*change: Any) -> Callable[[pytest.MonkeyPatch], Any]:
+    return lambda patch: patch.setattr(*change)
+
+
+_SURROUNDINGS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
+    "processor": _patched(executable_cache, "_processor", lambda: "another processor"),
+    "versions": _patched(executable_cache, "_machine", lambda: b"another version"),
+    "options": _patched(xla_options, "_CPU", {"xla_cpu_enable_fast_math": False}),
+    "flags": lambda patch: patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false"),
+    "own code": _patched(kept_plans, "_OWN_CODE", (("emulator/device.py", 1, 2),)),
+}
+
+
+@pytest.mark.parametrize("change", _SURROUNDINGS.values(), ids=_SURROUNDINGS)
+def test_what_every_plan_depends_on_is_part_of_its_name(
+    change: Callable[[pytest.MonkeyPatch], Any],
+    device: Device,
+    kept: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = key_of(device)
+    change(monkeypatch)
+    assert key_of(device) != before
+    monkeypatch.undo()
+    monkeypatch.setenv(CACHE_VARIABLE, str(kept.parent))
+    assert key_of(device) == before
+
+
+@pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
+def test_without_native_kernels_it_is_another_plan(
+    device: Device, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key_of(device)
+    with without_native():
+        assert key_of(device) != before
+    monkeypatch.setenv(NATIVE_VARIABLE, "0")
+    assert key_of(device) != before
+
+
+_config: Any = jax
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: _config.default_matmul_precision("bfloat16"),
+        lambda: _config.numpy_dtype_promotion("strict"),
+        lambda: _config.debug_nans(True),
+        lambda: _config.threefry_partitionable(False),
+    ],
+)
+def test_jaxs_settings_of_the_thread_are_part_of_its_name(
+    context: Callable[[], Any], device: Device, kept: Path
+) -> None:
+    before = key_of(device)
+    with context():
+        assert key_of(device) != before
+    assert key_of(device) == before
+
+
+def test_what_a_plan_is_made_of_is_part_of_its_name(device: Device, kept: Path) -> None:
+    program = device.program
+    keys = [key_of(device), key_of(device, whole=True)]
+    keys += [
+        key_of(device, replace(device.variant, **change))
+        for change in (
+            {"ones": False},
+            {"seeded": frozenset([1])},
+            {"no_momentum": frozenset([0])},
+            {"no_dropout": frozenset([1])},
+            {"checks": frozenset([1])},
+        )
+    ]
+    graph = program.graphs[0]
+    tanh = replace(graph.nodes[0], op="aten.tanh.default")
+    changed: list[Program] = [
+        replace(program, name="other"),
+        replace(program, sections=program.sections[::-1]),
+        replace(
+            program,
+            graphs=(replace(graph, nodes=(tanh, *graph.nodes[1:])),),
+        ),
+        replace(program, regions=(replace(program.regions[0], shape=(7,)), *program.regions[1:])),
+    ]
+    for other in changed:
+        files = KeptPlans(other, device.placement.chips)
+        composition = plan.composition_of(
+            program, device.buffer_map, all_steps(program), device.variant
+        )
+        keys.append(files.key(composition, whole=False))
+    some = all_steps(program)[:1]
+    composition = plan.composition_of(program, device.buffer_map, some, device.variant)
+    keys.append(KeptPlans(program, device.placement.chips).key(composition, whole=False))
+    assert "" not in keys
+    assert len({*keys}) == len(keys)
+
+
+def test_every_fact_of_a_variant_counts() -> None:
+    """A field that is added to it is part of the name, too."""
+    assert [name for name, _ in Variant().facts] == [*Variant.__dataclass_fields__]
+
+
+def test_operations_of_others_are_never_kept(
+    device: Device, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lower(x: jax.Array) -> jax.Array:
+        return x
+
+    monkeypatch.setitem(registry._OPS, "mine.op", registry.OpSpec(name="mine.op", lower=lower))
+    assert key_of(device) == ""
+    trained(steps=1)
+    assert not kept.exists()
+
+
+def test_nothing_is_kept_where_the_cache_is_off(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, "0")
+    assert key_of(device) == ""
+
+
+# -- what can be wrong with it --------------------------------------------------------------------
+
+
+def _without(*names: str) -> Callable[[Any], Any]:
+    return lambda found: {name: value for name, value in found.items() if name not in names}
+
+
+_DAMAGED: dict[str, Callable[[Any], Any]] = {
+    "no JSON": lambda found: None,
+    "another form": lambda found: [found],
+    "no executables": _without("executables"),
+    "no chain": _without("chain"),
+    "a number for a name": lambda found: {**found, "executables": [{"name": 3}]},
+    "a link of three parts": lambda found: {
+        **found, "chain": {"links": [[0, [], []]], "made": 0, "results": []},
+    },
+    "another executable": lambda found: {
+        **found, "executables": [{**found["executables"][0], "name": "another"}],
+    },
+    "no executable at all": lambda found: {**found, "executables": []},
+    "a place that there is not": lambda found: {
+        **found, "chain": {"links": [[0, [10**6], [0], []]], "made": 1, "results": [0]},
+    },
+    "a result that nobody makes": lambda found: {
+        **found, "chain": {"links": [], "made": 1, "results": [0]},
+    },
+    "fewer arguments": lambda found: {
+        **found,
+        "executables": [
+            {**found["executables"][0], "takes": found["executables"][0]["takes"][1:]}
+        ],
+    },
+    "an argument of another shape": lambda found: {
+        **found,
+        "executables": [
+            {
+                **found["executables"][0],
+                "takes": [[[5], "float32"], *found["executables"][0]["takes"][1:]],
+            }
+        ],
+    },
+    "an unknown type": lambda found: {
+        **found,
+        "executables": [
+            {
+                **found["executables"][0],
+                "gives": [[[], "float7"], *found["executables"][0]["gives"][1:]],
+            }
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", _DAMAGED.values(), ids=_DAMAGED)
+def test_a_plan_of_another_form_is_made_anew(
+    damage: Callable[[Any], Any], kept: Path, traces: list[Any]
+) -> None:
+    first = trained()
+    path = only_file(kept)
+    files = KeptFiles(kept, limit=1 << 26)
+    data = files.get(path.stem)
+    assert data is not None
+    found = damage(json.loads(data))
+    files.put(path.stem, b"no JSON" if found is None else json.dumps(found).encode())
+    assert same(first, trained())
+    assert len(traces) == 2
+    assert same(first, trained())
+    assert len(traces) == 2, "it was kept anew"
+
+
+def test_a_plan_whose_executable_is_gone_is_made_anew(kept: Path, traces: list[Any]) -> None:
+    first = trained()
+    only_file(kept.parent / "executables").unlink()
+    assert same(first, trained())
+    assert len(traces) == 2
+    assert same(first, trained())
+    assert len(traces) == 2
+
+
+def test_a_plan_that_calls_into_this_process_is_not_kept(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = plan.composed
+
+    def calling(made_of: Any) -> Callable[..., Any]:
+        run = before(made_of)
+
+        def called(*arrays: Any) -> Any:
+            jax.debug.callback(lambda: None)
+            return run(*arrays)
+
+        return called
+
+    monkeypatch.setattr(plan, "composed", calling)
+    trained(steps=1)
+    assert not kept.exists()
