@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -46,14 +47,14 @@ class TooManyElements(SambaError):
         )
 
 
-def mix(x: jax.Array) -> jax.Array:
+def mix(x: Any) -> Any:
     """Scramble 32-bit words (``lowbias32``): a bijection in which every bit depends on every bit.
 
     Args:
-        x: uint32 array.
+        x: uint32 array of jax or numpy.
 
     Returns:
-        uint32 array of the same shape.
+        uint32 array of the same shape and kind.
     """
     x = x ^ (x >> np.uint32(16))
     x = x * np.uint32(0x21F0AAAD)
@@ -62,13 +63,19 @@ def mix(x: jax.Array) -> jax.Array:
     return x ^ (x >> np.uint32(15))
 
 
-def _key(seed: jax.Array, stream: int, draw: int) -> tuple[jax.Array, jax.Array]:
-    """Two words that depend on seed, stream and the number of the draw within the node."""
-    seed = jnp.asarray(seed, np.uint32)
-    label = mix(mix(jnp.uint32(stream % 2**32)) + np.uint32((draw + 1) * _GOLDEN % 2**32))
+def _label(stream: int, draw: int) -> np.ndarray:
+    """A word for a stream and the number of the draw within the node."""
+    scrambled = mix(np.array(stream % 2**32, np.uint32).reshape(1))
+    return mix(scrambled + np.uint32((draw + 1) * _GOLDEN % 2**32))[0]
+
+
+@partial(jax.jit, static_argnums=2)
+def _bits(seed: jax.Array, label: jax.Array, shape: Size) -> jax.Array:
+    """Words of a seed and a label: traced once for all nodes that draw as many."""
     first = mix(mix(seed[0] ^ label) + seed[1])
     second = mix(mix(seed[1] ^ np.uint32(_GOLDEN)) + mix(seed[0] + label))
-    return first, second
+    counter = lax.iota(np.uint32, math.prod(shape)).reshape(shape)
+    return mix(mix(counter + first) ^ second)
 
 
 def uniform_bits(seed: jax.Array, stream: int, shape: Size, *, draw: int = 0) -> jax.Array:
@@ -94,9 +101,7 @@ def uniform_bits(seed: jax.Array, stream: int, shape: Size, *, draw: int = 0) ->
     shape = tuple(shape)
     if math.prod(shape) > _MAX_ELEMENTS:
         raise TooManyElements(shape=shape)
-    first, second = _key(seed, stream, draw)
-    counter = lax.iota(np.uint32, math.prod(shape)).reshape(shape)
-    return mix(mix(counter + first) ^ second)
+    return _bits(jnp.asarray(seed, np.uint32), _label(stream, draw), shape)
 
 
 _MANTISSA = {"float32": 24, "bfloat16": 8, "float16": 11}

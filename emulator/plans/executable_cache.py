@@ -105,7 +105,7 @@ class Executable:
     compiled: Any
     source: Source
     seconds: float
-    kept: KeptExecutable | None
+    kept: KeptExecutable | None = None
 
 
 def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -39,12 +41,30 @@ from emulator.plans.xla_options import xla_options
 from pef_schema import program_digest
 from pef_schema.program import Program
 
-__all__ = ["KeptPlan", "KeptPlans"]
+__all__ = ["KeptPlan", "KeptPlans", "without_kept_plans"]
 
 _LOG = logging.getLogger(__name__)
 
 _LIMIT = 1 << 26
 """Most bytes of plans that are kept; one takes some kilobytes."""
+
+
+_WANTED: ContextVar[bool] = ContextVar("kept plans", default=True)
+
+
+@contextmanager
+def without_kept_plans() -> Generator[None, None, None]:
+    """While active, this thread traces and lowers every plan, for those who look at that.
+
+    Example:
+        >>> with without_kept_plans():
+        ...     pass
+    """
+    before = _WANTED.set(False)
+    try:
+        yield
+    finally:
+        _WANTED.reset(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +121,8 @@ class KeptPlans:
             kept, and where operations are registered whose code is not this project's.
         """
         chips = self._chips
-        if chips.count > 1 or chips.processes or not are_kept() or has_foreign_ops():
+        may_be = _WANTED.get() and chips.count == 1 and not chips.processes
+        if not may_be or not are_kept() or has_foreign_ops():
             return ""
         buckets = len(composition.buffer_map.buckets)
         own = composition.steps, composition.variant.facts, buckets, composition.watched, whole

@@ -21,7 +21,7 @@ from emulator.lowering.variant import Variant
 from emulator.native.library import NATIVE_VARIABLE, native_library, without_native
 from emulator.ops import registry
 from emulator.plans import executable_cache, kept_plans, plan, xla_options
-from emulator.plans.kept_plans import KeptPlans
+from emulator.plans.kept_plans import KeptPlans, without_kept_plans
 from emulator.plans.linked import layers, parts
 from emulator.plans.steps import all_steps
 from pef_schema.program import Program
@@ -252,6 +252,13 @@ def test_operations_of_others_are_never_kept(
     assert key_of(device) == ""
     trained(steps=1)
     assert not kept.exists()
+
+
+def test_who_looks_at_the_tracing_has_it_done(kept: Path, traces: list[Any]) -> None:
+    first = trained()
+    with without_kept_plans():
+        assert same(first, trained())
+    assert len(traces) == 2
 
 
 def test_nothing_is_kept_where_the_cache_is_off(
