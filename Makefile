@@ -8,6 +8,7 @@
 #   make lint      style and import rules
 #   make types     static types
 #   make docs      the documentation as a site, in out/site
+#   make pictures  the pictures of the documentation; needs chromium
 #   make wheel     build the wheel and try it outside the tree
 #   make bench     measure this project and its peers; QUICK=1 for a look, KEEP=1 keeps the results
 #   make lock      make constraints.txt anew; UPGRADE=1 for the newest versions
@@ -37,7 +38,7 @@ OUT := out
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all fuzz opinfo lint types docs wheel bench lock clean help again
+.PHONY: setup demo test test-all fuzz opinfo lint types docs pictures wheel bench lock clean help again
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -106,6 +107,9 @@ types: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(OUT)/site
 	@echo "The site is $(OUT)/site/index.html"
+
+pictures: $(STAMP)
+	$(BIN)/python -m tools.pictures
 
 wheel: $(STAMP)
 	tools/try_wheel.sh $(BIN)/python

@@ -26,9 +26,9 @@ __all__ = [
     "Life",
     "has_complex",
     "is_complex_node",
+    "is_installed",
     "lives",
     "modules_of",
-    "modules_text",
     "operations_of",
     "operations_text",
     "owners",
@@ -37,7 +37,6 @@ __all__ = [
     "section_lines",
     "section_ops",
     "section_types",
-    "short_paths",
     "weight_lines",
 ]
 
@@ -46,10 +45,6 @@ ByRegion = Mapping[int, tuple[str, ...]]
 
 _JOINT = "__"
 """What stands between the parts of a module path."""
-_WIDTH = 40
-"""Characters of a table's cell with module paths."""
-_DEPTH = 8
-"""Parts of a path, behind what all share, that a cell shows at most."""
 
 
 def section_types(section: Section) -> str:
@@ -175,9 +170,24 @@ def section_lines(
 
     Returns:
         Of FWD and BCKWD sections the lines of their nodes; of all others, whose own line is none,
-        those that read the weights whose gradients or values they write.
+        those that read the weights whose gradients or values they write. Those of installed
+        packages come last.
     """
-    return _of_nodes_or_weights(program, section, lambda node: node.source, weights, weight_lines)
+    found = _of_nodes_or_weights(program, section, lambda node: node.source, weights, weight_lines)
+    return tuple(sorted(found, key=is_installed))
+
+
+def is_installed(path: str) -> bool:
+    """Whether a file, or a line of it, is of an installed package and not of the user.
+
+    Args:
+        path: The file.
+
+    Example:
+        >>> is_installed("/usr/lib/python3/dist-packages/p/net.py:3"), is_installed("net.py:3")
+        (True, False)
+    """
+    return "site-packages" in path or "dist-packages" in path
 
 
 def _of_nodes_or_weights(
@@ -198,109 +208,6 @@ def _of_nodes_or_weights(
                 found.update(dict.fromkeys(by_region.get(region, ())))
     found.pop("", None)
     return tuple(found)
-
-
-def modules_text(
-    program: Program,
-    section: Section,
-    owned: ByRegion | None = None,
-    *,
-    width: int = _WIDTH,
-) -> str:
-    """Module paths of a section, short enough for a cell of a table; ``-`` if there are none.
-
-    Args:
-        program: The program.
-        section: One of its sections.
-        owned: What :func:`owners` says of the program, for whoever asks of many sections.
-        width: Characters to keep within where several paths are shown.
-
-    Returns:
-        One word; see :func:`short_paths`.
-    """
-    return short_paths(modules_of(program, section, owned), width=width)
-
-
-def short_paths(paths: Sequence[str], *, width: int = _WIDTH) -> str:
-    """Module paths as one word: what all share comes first, the rest in braces.
-
-    Where the whole paths take too much room, shorter ones stand for all below them; where these do,
-    the last of them are counted.
-
-    Args:
-        paths: The paths, none of them twice.
-        width: Characters to keep within; a single path is never cut.
-
-    Example:
-        >>> short_paths(["net__fc1"]), short_paths(["net", "net__fc1"]), short_paths([])
-        ('net__fc1', 'net{.,__fc1}', '-')
-        >>> short_paths([f"net__blocks__{i}__{part}" for i in range(4) for part in "ab"])
-        'net__blocks__{0-3}'
-        >>> short_paths(["net__first", "net__second", "net__third"], width=20)
-        'net__{first,+2}'
-    """
-    if len(paths) < 2:
-        return paths[0] if paths else "-"
-    parts = [path.split(_JOINT) for path in paths]
-    shared = _shared(parts)
-    rests = [part[shared : shared + _DEPTH] for part in parts]
-    before = _JOINT.join(parts[0][:shared])
-    joint = _JOINT if all(rests) else ""
-    start = before + joint if before else ""
-    shown: list[str] = []
-    for depth in range(max(map(len, rests)), 0, -1):
-        cut = dict.fromkeys(tuple(rest[:depth]) for rest in rests)
-        shown = [_rest(item, bool(before) and not joint) for item in _with_ranges(list(cut))]
-        text = _braced(start, shown)
-        if len(text) <= width:
-            return text
-    for count in range(len(shown) - 1, 1, -1):
-        text = _braced(start, [*shown[:count], f"+{len(shown) - count}"])
-        if len(text) <= width:
-            return text
-    return _braced(start, [shown[0], *[f"+{len(shown) - 1}"][: len(shown) - 1]])
-
-
-def _shared(parts: list[list[str]]) -> int:
-    """How many parts at the beginning all paths have in common."""
-    first, last = min(parts), max(parts)
-    same = 0
-    while same < min(len(first), len(last)) and first[same] == last[same]:
-        same += 1
-    return same
-
-
-def _rest(item: tuple[str, ...], joined: bool) -> str:
-    """What follows the shared beginning; a dot where nothing does."""
-    text = _JOINT.join(item)
-    return (_JOINT + text if joined else text) if item else "."
-
-
-def _braced(before: str, items: Sequence[str]) -> str:
-    inner = ",".join(items)
-    return f"{before}{{{inner}}}" if before else inner
-
-
-def _with_ranges(items: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    """Paths in order, with one for each run of them that only counts up at the end."""
-    at = 0
-    while at < len(items):
-        end = at
-        while end + 1 < len(items) and _follows(items[end], items[end + 1]):
-            end += 1
-        last = items[end]
-        yield (*last[:-1], f"{items[at][-1]}-{last[-1]}") if end > at else last
-        at = end + 1
-
-
-def _follows(item: tuple[str, ...], after: tuple[str, ...]) -> bool:
-    if not item or not after or item[:-1] != after[:-1]:
-        return False
-    return _number(item[-1]) >= 0 and _number(after[-1]) == _number(item[-1]) + 1
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
 
 def _updated(program: Program, step: Step, optimizer: int) -> list[OptimizerParam]:

@@ -198,6 +198,36 @@ def test_the_script_of_the_page(tmp_path: Path) -> None:
     assert rights[-1] > 85
 
 
+FROM_PYTORCH = page("from_pytorch.md")
+
+
+def test_the_scripts_of_the_page_on_pytorch_print_the_same(tmp_path: Path) -> None:
+    """Both scripts run as they stand there, and both print what is shown."""
+    parts = re.findall(r'```python title="([^"]*)"\n(.*?)```', FROM_PYTORCH, re.DOTALL)
+    for name in ("torch_net.py", "net.py"):
+        script = "\n\n".join(part for title, part in parts if title == name)
+        (tmp_path / name).write_text(script)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    (block,) = re.findall(r"```console\n(.*?)```", FROM_PYTORCH, re.DOTALL)
+    shown = {}
+    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        words = [sys.executable, *shlex.split(command)[1:]]
+        done = finished(words, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.replace(f"{tmp_path}/", "") == output, command
+        shown[command] = output
+    torchs, _, ours = shown.values()
+    assert torchs == ours and torchs.count("step ") == 4
+
+
+def test_the_site_has_search_and_a_switch_of_its_scheme(site: Path) -> None:
+    text = (site / "index.html").read_text()
+    assert 'class="md-search__input"' in text
+    assert (site / "search" / "search_index.json").stat().st_size > 100_000
+    assert text.count('name="__palette"') == 3
+
+
 ELASTIC = page("data_parallel.md", "Replicas that come and go")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from emulator.costs.schedule_memory import Places, graph_as_dict, schedule_memory
 from emulator.costs.steps import Costs, node_cost
 from emulator.op_facts.precision import ARITHMETIC, AS_WRITTEN, precisions
+from emulator.op_facts.table import facts_of
 from pef_schema import Graph, Optimizer, OutputGrad, PefInfo, Program, Section, Step, Value
 from pef_schema.program_facts import (
     lives,
@@ -185,6 +186,7 @@ def _graph(
                 "region": program.regions[output.region].name,
                 "gradient": output.grad.name.lower(),
                 "loss": output.grad is OutputGrad.ONES,
+                "made_by": _maker(graph, output.value),
             }
             for output in graph.outputs
         ],
@@ -214,6 +216,24 @@ def _graph(
         found["memory"] = graph_as_dict(program, schedule_memory(program, i), places)
         found["cost"] = costs.of_schedule(i).as_dict()
     return found
+
+
+def _maker(graph: Graph, value: int) -> dict[str, Any] | None:
+    """What computed a value, behind operations that only show it under another shape."""
+    made = {v: node for node in graph.nodes for v in node.outputs if v >= 0}
+    node = made.get(value)
+    while node is not None and facts_of(node.op).view:
+        refs = tuple(node.refs())
+        at = node.outputs.index(value)
+        # Of several at once each result shows the argument in its place.
+        value = refs[at if len(refs) == len(node.outputs) else 0] if refs else -1
+        before = made.get(value)
+        if before is None:
+            break
+        node = before
+    if node is None:
+        return None
+    return {"operation": plain_name(node.op), "module": node.module, "line": node.source}
 
 
 def _running(program: Program) -> dict[tuple[int, int], list[int]]:

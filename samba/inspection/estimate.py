@@ -17,9 +17,10 @@ from emulator.costs.roofline import Bound, Cost, Machine, bound
 from emulator.costs.steps import Costs, schedule_cost
 from pef_schema import read_pef
 from pef_schema.errors import quoted
+from pef_schema.module_paths import root_of, short_paths
 from pef_schema.printable import json_text, say, say_text
 from pef_schema.program import DType, Program
-from pef_schema.program_facts import modules_of, modules_text, owners, section_types
+from pef_schema.program_facts import modules_of, owners, section_types
 from samba.inspection.running import (
     BAD_FILE,
     DONE,
@@ -213,6 +214,7 @@ def _cost_dict(cost: Cost, limit: Bound) -> dict[str, Any]:
 def table_cells(program: Program, rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Rows as cells of a table, in the order of :data:`HEAD`."""
     owned = owners(program)
+    root = root_of(node.module for graph in program.graphs for node in graph.nodes)
     cells: list[tuple[str, ...]] = []
     for row in rows:
         section = program.sections[row.section]
@@ -227,7 +229,7 @@ def table_cells(program: Program, rows: Sequence[Row]) -> list[tuple[str, ...]]:
                 count_text(row.cost.other_flops),
                 count_text(row.cost.nbytes),
                 ratio_text(row.cost.intensity),
-                modules_text(program, section, owned),
+                short_paths(modules_of(program, section, owned), root=root),
             )
         )
     return cells

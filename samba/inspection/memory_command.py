@@ -11,6 +11,7 @@ from typing import Any
 
 from emulator.costs.schedule_memory import as_dict, schedule_memory
 from pef_schema import read_pef
+from pef_schema.module_paths import root_of
 from samba.compiler.forms.memory_text import along_the_calls, at_the_peak, in_all
 from samba.inspection.running import DONE, chosen_graph, folded_json, run_command, write_text
 from samba.support.layout import paragraph, terminal_width
@@ -76,12 +77,13 @@ def _memory(args: argparse.Namespace) -> int:
     if args.json:
         text = folded_json(described)
     else:
-        text = _text(described, alive=args.alive, width=terminal_width())
+        root = root_of(node.module for graph in program.graphs for node in graph.nodes)
+        text = _text(described, root=root, alive=args.alive, width=terminal_width())
     write_text(args.output, text, pef=args.pef)
     return DONE
 
 
-def _text(described: Mapping[str, Any], *, alive: int, width: int) -> str:
+def _text(described: Mapping[str, Any], *, root: str, alive: int, width: int) -> str:
     program, graphs = described["program"], described["graphs"]
     if not graphs:
         return paragraph(f"{program}: no schedule, so nothing runs", width=width)
@@ -91,7 +93,7 @@ def _text(described: Mapping[str, Any], *, alive: int, width: int) -> str:
         for part in (
             in_all(memory, program=program, width=width),
             along_the_calls(memory, width=width),
-            at_the_peak(memory, most=alive, width=width, more="--alive 0 lists all"),
+            at_the_peak(memory, most=alive, width=width, more="--alive 0 lists all", root=root),
         )
         if part
     )

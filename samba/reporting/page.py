@@ -18,8 +18,10 @@ from markupsafe import Markup
 
 from emulator.costs.roofline import Machine
 from pef_schema import Program
+from pef_schema.module_paths import plain_path, root_of, short_paths
 from pef_schema.printable import one_line
-from pef_schema.program_facts import operations_text, short_paths
+from pef_schema.program_facts import operations_text
+from samba.compiler.forms.listing import made_text
 from samba.inspection.estimate import (
     Estimate,
     amount_text,
@@ -37,6 +39,14 @@ _STYLE = Path(__file__).with_name("style.css")
 _TEMPLATE = Path(__file__).with_name("page.html")
 _NUMBERS = frozenset({"id", "time", "share", "at least", "operations", "bytes", "FLOP/B"})
 """Columns that hold numbers."""
+_LONG = frozenset({"name", "module", "which", "value", "default", "compiled options", "optimizer"})
+"""Columns with texts of any length, which may be broken anywhere."""
+_FILES, _LINES = 4, 6
+"""Files, and lines of each, that a section shows."""
+_LINKED = 200
+"""Calls up to which each is a link in the memory."""
+_OPEN = 100
+"""Sections that are shown at once; a page of thousands would load slowly."""
 _PATHS = 240
 """Characters for the modules of a section."""
 _LARGEST_ALIVE = 12
@@ -100,8 +110,9 @@ def page(
         for index, schedule in enumerate(program.schedules):
             name = program.graphs[schedule.graph].name
             estimates[name] = estimate(program, index, machine)
+    root = root_of(node["module"] for graph in facts["graphs"] for node in graph["nodes"])
     graphs = [
-        _graph(program, facts, graph, number, estimates.get(graph["name"]), machine, times)
+        _graph(program, facts, root, graph, number, estimates.get(graph["name"]), machine, times)
         for number, graph in enumerate(facts["graphs"])
     ]
     return _template().render(
@@ -109,6 +120,7 @@ def page(
         style=Markup(_STYLE.read_text(encoding="utf-8")),  # our own file
         cards=_cards(facts),
         graphs=graphs,
+        root=root,
         names={section["id"]: section["name"] for section in facts["sections"]},
         optimizers=[
             (
@@ -136,12 +148,18 @@ def _template() -> Template:
     )
     environment.globals.update(
         NUMBERS=_NUMBERS,
+        LONG=_LONG,
+        FILES=_FILES,
+        LINES=_LINES,
+        LINKED=_LINKED,
+        OPEN=_OPEN,
         WIDTH=WIDTH,
         HEIGHT=HEIGHT,
         amount=amount_text,
         clean=one_line,
         forms=_forms,
         is_place=is_place,
+        plain_path=plain_path,
         some=some,
     )
     return environment.get_template("page")
@@ -184,6 +202,7 @@ def _cards(facts: Facts) -> list[tuple[str, str]]:
 def _graph(
     program: Program,
     facts: Facts,
+    root: str,
     graph: Facts,
     number: int,
     found: Estimate | None,
@@ -201,15 +220,15 @@ def _graph(
     return {
         "name": graph["name"],
         "number": number,
-        "time": _time(chosen, found, machine, times),
+        "sections": _sections(chosen, root, found, machine, times),
         "roofline": roofline,
-        "memory": None if graph["memory"] is None else _memory(graph["memory"]),
+        "memory": None if graph["memory"] is None else _memory(graph["memory"], root),
         "unknown": () if graph["cost"] is None else graph["cost"]["unknown"],
         "without_loss": not graph["losses"]
         and any(o["gradient"] != "absent" for o in graph["outputs"]),
         "facts": [
             ("inputs", ", ".join(f"{t['name']} {_forms([t])}" for t in graph["inputs"])),
-            ("outputs", ", ".join(f"{t['name']} {_forms([t])}" for t in graph["outputs"])),
+            ("outputs", "; ".join(_output(t, root) for t in graph["outputs"])),
             ("losses", ", ".join(graph["losses"]) or "none"),
             ("precision", precision or "no floating point results"),
         ],
@@ -241,8 +260,9 @@ def _boxes(nodes: Sequence[dict[str, Any]]) -> _Module:
     return root
 
 
-def _time(
+def _sections(
     sections: Sequence[Facts],
+    root: str,
     found: Estimate | None,
     machine: Machine | None,
     times: Times | None,
@@ -251,12 +271,15 @@ def _time(
     bounds = {} if found is None else {row.section: row for row in found.rows}
     if times is not None:
         weights = {s["id"]: times.seconds.get(s["name"], 0.0) for s in sections}
+        title = "Time, measured"
         said = f"Widths are times measured, from {times.source}: the median of a call."
     elif machine is not None:
         weights = {s["id"]: bounds[s["id"]].seconds for s in sections if s["id"] in bounds}
+        title = "Least time, estimated"
         said = f"Widths are the least times on {machine.name}; nothing was measured."
     else:
         weights = {s["id"]: float(s["bytes"]) for s in sections}
+        title = "Bytes read and written"
         said = (
             "Widths are bytes read and written, since no times were given: --times FILE has them "
             "measured, --machine FILE.toml estimated."
@@ -267,7 +290,6 @@ def _time(
         seconds = None if times is None else times.seconds.get(s["name"])
         row = bounds.get(s["id"])
         intensity = s["cost"]["intensity"]
-        modules = short_paths(tuple(s["modules"]), width=_PATHS)
         rows.append(
             {
                 "id": s["id"],
@@ -280,11 +302,13 @@ def _time(
                 "operations": _flops(s["cost"]),
                 "bytes": bytes_text(s["bytes"]),
                 "FLOP/B": ratio_text(float("inf") if intensity is None else intensity),
-                "modules: operations": f"{modules}: {operations_text(s['operations'].items())}",
-                "lines": s["lines"],
+                "modules": short_paths(s["modules"], root=root, width=_PATHS),
+                "work": operations_text(s["operations"].items()),
+                "files": _by_file(s["lines"]),
             }
         )
     return {
+        "title": title,
         "said": said,
         "bars": [
             {"id": s["id"], "name": s["name"], "share": weights.get(s["id"], 0.0) / total}
@@ -294,10 +318,18 @@ def _time(
             *("id", "section", "type"),
             *(() if times is None else ("time", "share")),
             *(() if machine is None else ("at least", "bound by")),
-            *("operations", "bytes", "FLOP/B", "modules: operations", "lines"),
+            *("operations", "bytes", "FLOP/B"),
         ],
         "rows": rows,
     }
+
+
+def _by_file(lines: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Source lines in the order of their files, each file's in theirs."""
+    files: dict[str, list[str]] = {}
+    for line in lines:
+        files.setdefault(line.rpartition(":")[0], []).append(line)
+    return [(file, sorted(of, key=lambda line: (len(line), line))) for file, of in files.items()]
 
 
 def _roofline(
@@ -334,7 +366,7 @@ def _roofline(
     }
 
 
-def _memory(memory: Facts) -> dict[str, Any]:
+def _memory(memory: Facts, root: str) -> dict[str, Any]:
     highest, alive = memory["peak"], memory["peak"]["alive"]
     shown = alive[:_LARGEST_ALIVE]
     where = "at rest" if highest["call_id"] is None else f"in call {highest['call_id']}"
@@ -342,7 +374,10 @@ def _memory(memory: Facts) -> dict[str, Any]:
         "plot": memory_plot(memory),
         "said": f"The peak is {bytes_text(highest['bytes'])}, {where}; predicted from the program. "
         f"The largest {len(shown)} of {some(len(alive), 'value')} that lie in memory then:",
-        "alive": [(bytes_text(h["bytes"]), h["role"], h["name"], h["module"]) for h in shown],
+        "alive": [
+            (bytes_text(h["bytes"]), h["role"], h["name"], plain_path(h["module"], root=root))
+            for h in shown
+        ],
     }
 
 
@@ -359,6 +394,11 @@ def _origin(file: Facts | None) -> list[tuple[str, Any]]:
 
 def _flops(cost: Facts) -> str:
     return amount_text(cost["product_flops"] + cost["other_flops"], "FLOP")
+
+
+def _output(output: Facts, root: str) -> str:
+    made = f", {made_text(output['made_by'], root)}" if output["made_by"] else ""
+    return f"{output['name']} {_forms([output])}{made}"
 
 
 def _forms(tensors: Sequence[Facts | None]) -> str:

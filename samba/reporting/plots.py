@@ -11,7 +11,17 @@ from typing import Any
 from samba.inspection.estimate import amount_text
 from samba.support.layout import bytes_text, some
 
-__all__ = ["HEIGHT", "WIDTH", "Area", "Mark", "Plot", "Spot", "memory_plot", "roofline_plot"]
+__all__ = [
+    "HEIGHT",
+    "WIDTH",
+    "Area",
+    "CallMark",
+    "Mark",
+    "Plot",
+    "Spot",
+    "memory_plot",
+    "roofline_plot",
+]
 
 WIDTH, HEIGHT = 1000.0, 260.0
 """Of the drawing in its own units, which stretch: words are beside it, and stay as they are."""
@@ -24,6 +34,12 @@ ROLES = (
     *("buffer", "constant", "metric", "argin", "seed"),
 )
 """Roles of memory, from the bottom of the plot to its top."""
+_NAMED_CALLS = 8
+"""Calls up to which there is room for the names of their sections."""
+_TICKS = 160
+"""Lines that there is room for."""
+_WIDE_LABELS, _NARROW_LABELS = 20, 10
+"""Numbers of calls that there is room for, on a wide page and on a narrow one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +55,28 @@ class Area:
     role: str
     most: str
     points: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMark:
+    """A call on the axis below the memory.
+
+    Args:
+        section: Its section.
+        left, width: Parts of the drawing's width, in percent.
+        label: Its number; empty where there is no room for all.
+        name: Its section's name on a wide page, where few are there.
+        always: Whether the label stands there on a narrow page too.
+        said: What it is, in words.
+    """
+
+    section: int
+    left: str
+    width: str
+    label: str
+    name: str
+    always: bool
+    said: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +129,8 @@ class Plot:
         areas: Stacked areas, from the bottom.
         roof: A line through points, as SVG has them.
         spots: Links that lie on it.
+        calls: Each call along its width.
+        ticks: Lines that the width has room for: one for each call, or for each of several.
     """
 
     label: str
@@ -101,6 +141,8 @@ class Plot:
     areas: Sequence[Area] = ()
     roof: str = ""
     spots: Sequence[Mark] = ()
+    calls: Sequence[CallMark] = ()
+    ticks: float = 0.0
 
 
 def memory_plot(memory: Mapping[str, Any]) -> Plot | None:
@@ -141,15 +183,38 @@ def memory_plot(memory: Mapping[str, Any]) -> Plot | None:
         areas.append(Area(role=role, most=bytes_text(max(sizes)), points=points))
         below = above
     marks = (most, most / 2, 0)
-    ends = [f"call {calls[0]['call_id']}", f"call {calls[-1]['call_id']}"]
     return Plot(
         label=f"memory along {len(calls)} calls, {bytes_text(most)} at most",
         grid=[(0.0, WIDTH, y(size), y(size)) for size in marks],
         rows=[bytes_text(int(size)) for size in marks],
-        columns=ends if len(calls) > 1 else [],
-        axis="" if len(calls) > 1 else ends[0],
+        columns=(),
+        axis="calls, in the order in which they run",
+        calls=_call_marks(calls),
+        ticks=len(calls) / -(-len(calls) // _TICKS),
         areas=areas,
     )
+
+
+def _call_marks(calls: Sequence[Mapping[str, Any]]) -> list[CallMark]:
+    """Each call with its place; numbers stand below as many as there is room for."""
+    count = len(calls)
+    # Every label of a narrow page is one of a wide page too.
+    wide = -(-count // _WIDE_LABELS)
+    narrow = wide * -(-count // (wide * _NARROW_LABELS))
+    marks: list[CallMark] = []
+    for at, call in enumerate(calls):
+        marks.append(
+            CallMark(
+                section=call["section"],
+                left=f"{at / count:.4%}",
+                width=f"{1 / count:.4%}",
+                label=f"{call['call_id']}" if at % wide == 0 else "",
+                name=call["name"] if count <= _NAMED_CALLS else "",
+                always=at % narrow == 0,
+                said=f"call {call['call_id']}, {call['name']}: {bytes_text(call['bytes'])}",
+            )
+        )
+    return marks
 
 
 def roofline_plot(spots: Sequence[Spot], *, peak: float, bandwidth: float) -> Plot | None:

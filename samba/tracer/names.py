@@ -15,6 +15,8 @@ from typing import TextIO
 
 import torch
 
+from pef_schema.program_facts import is_installed
+
 # Each ends in a separator: torchvision lies beside torch, and is none of its parts.
 _TORCH = os.path.join(Path(torch.__file__).parent, "")
 _SAMBA = os.path.join(Path(__file__).parents[1], "")
@@ -32,8 +34,7 @@ def is_user_file(filename: str) -> bool:
 @cache
 def is_script_file(filename: str) -> bool:
     """Whether a file is the user's own, and not of an installed package."""
-    installed = "site-packages" in filename or "dist-packages" in filename
-    return is_user_file(filename) and not installed
+    return is_user_file(filename) and not is_installed(filename)
 
 
 def source_line(stack_trace: str | None) -> str:

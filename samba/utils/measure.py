@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pef_schema.atomic import write_atomically
+from pef_schema.module_paths import root_of, short_paths
 from pef_schema.printable import json_text, say, say_text
 from pef_schema.program_facts import (
     modules_of,
@@ -21,7 +22,6 @@ from pef_schema.program_facts import (
     operations_text,
     owners,
     section_types,
-    short_paths,
 )
 from samba.errors import ArgumentError, described
 from samba.profiler import PROFILER
@@ -321,7 +321,7 @@ _MODULES = 100
 _LEGEND = """\
 calls: how often the section was timed; ms: wall time of a call that is waited for
 share: of the sum of all medians; a full run is one executable and takes less than that sum
-modules: a__{b,c} are a__b and a__c, a{.,__b} are a and a__b; operations: linear:2 are two"""
+modules: a[0-3].b is b of a[0] to a[3]; operations: linear:2 are two"""
 """What the columns of :func:`format_sections` mean."""
 
 
@@ -335,6 +335,7 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
         Text without a final newline.
     """
     head = ("id", "type", "name", "calls", "min ms", "median ms", "max ms", "share", *_WORK)
+    root = root_of(module for r in rows for module in r.modules)
     cells = [
         (
             str(r.section_id),
@@ -345,7 +346,7 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
             f"{r.median_ms:.3f}",
             f"{r.max_ms:.3f}",
             f"{100 * r.share:.1f} %",
-            short_paths(r.modules, width=_MODULES),
+            short_paths(r.modules, root=root, width=_MODULES),
             operations_text(r.operations),
         )
         for r in rows

@@ -11,7 +11,6 @@ from pef_schema.program_facts import (
     Life,
     lives,
     modules_of,
-    modules_text,
     operations_of,
     operations_text,
     owners,
@@ -19,7 +18,6 @@ from pef_schema.program_facts import (
     section_lines,
     section_ops,
     section_types,
-    short_paths,
 )
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import custom, inference, training
@@ -33,20 +31,27 @@ def test_facts_of_each_section() -> None:
             section_ops(program, section),
             section_bytes(program, section),
             operations_text(operations_of(program, section)),
-            modules_text(program, section),
+            modules_of(program, section),
         )
         for section in program.sections
     ]
     assert found == [
-        ("FWD", 3, 24 + 48 + 16 + 8 + 32 + 4, "linear all_kinds advance", "net__{fc,loss}"),
-        ("BCKWD", 3, 24 + 32 + 4 + 48, "linear all_kinds", "net__{fc,loss}"),
-        ("GRADNORM", 1, 48 + 4, "sgd", "net__fc"),
-        ("OPT", 1, 48 + 48 + 48 + 8, "sgd", "net__fc"),
+        ("FWD", 3, 24 + 48 + 16 + 8 + 32 + 4, "linear all_kinds advance", ("net__fc", "net__loss")),
+        ("BCKWD", 3, 24 + 32 + 4 + 48, "linear all_kinds", ("net__fc", "net__loss")),
+        ("GRADNORM", 1, 48 + 4, "sgd", ("net__fc",)),
+        ("OPT", 1, 48 + 48 + 48 + 8, "sgd", ("net__fc",)),
     ]
     assert section_lines(program, program.sections[0]) == ("model.py:12",)
     # Norms of gradients and updates have the lines that read the weight.
     assert section_lines(program, program.sections[2]) == ("model.py:12",)
     assert section_lines(program, program.sections[3]) == ("model.py:12",)
+
+
+def test_lines_of_installed_packages_come_last() -> None:
+    installed = "/v/lib/python3.12/site-packages/hub/net.py:3"
+    program = edit(training(), "graphs.0.nodes.0", source=installed)
+    program = edit(program, "graphs.0.nodes.1", source="model.py:12")
+    assert section_lines(program, program.sections[0]) == ("model.py:12", installed)
 
 
 @pytest.mark.parametrize("kind", [SectionKind.ZEROGRAD, SectionKind.REDUCE])
@@ -63,7 +68,7 @@ def test_several_tensors_in_one_region() -> None:
     more = Symbol(name="net__head__weight", region=1, grad_region=2)
     shared = dataclasses.replace(program, symbols=(*program.symbols, more))
     assert owners(shared) == {1: ("net__fc", "net__head"), 2: ("net__fc", "net__head")}
-    assert modules_text(shared, shared.sections[3]) == "net__{fc,head}"
+    assert modules_of(shared, shared.sections[3]) == ("net__fc", "net__head")
 
 
 @pytest.mark.parametrize("program", [inference(), custom()])
@@ -72,25 +77,7 @@ def test_modules_without_names_are_left_out(program: Program) -> None:
         (program.graphs[0].nodes[-1].module,)
     ] * len(program.sections)
     bare = edit(program, f"graphs.0.nodes.{len(program.graphs[0].nodes) - 1}", module="")
-    assert [modules_text(bare, s) for s in bare.sections] == ["-"] * len(program.sections)
-
-
-@pytest.mark.parametrize(
-    "paths, width, text",
-    [
-        (["a", "b__c"], 40, "a,b__c"),
-        (["net__h__0", "net__h__2", "net__h__3"], 40, "net__h__{0,2-3}"),
-        (["net__h__0__a", "net__h__1__a", "net__tail"], 40, "net__{h__0__a,h__1__a,tail}"),
-        (["net__h__0__a", "net__h__1__a", "net__tail"], 22, "net__{h__0-1,tail}"),
-        (["net__h__0__a", "net__h__1__a", "net__tail"], 13, "net__{h,tail}"),
-        (["net__h__0__a", "net__h__1__a", "net__tail"], 5, "net__{h,+1}"),
-        (["one_long_path"], 5, "one_long_path"),
-        (["n__a", "n__a__b"], 40, "n__a{.,__b}"),
-        (["n__" + "x__" * 40 + "y", "n__z"], 10, "n__{x,z}"),
-    ],
-)
-def test_paths_in_a_cell(paths: list[str], width: int, text: str) -> None:
-    assert short_paths(paths, width=width) == text
+    assert [modules_of(bare, s) for s in bare.sections] == [()] * len(program.sections)
 
 
 def chain() -> Program:

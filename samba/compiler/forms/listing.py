@@ -9,14 +9,16 @@ from typing import Any
 
 from emulator.costs.description import describe
 from pef_schema import Role
+from pef_schema.module_paths import plain_path, root_of, short_paths
 from pef_schema.printable import one_line, printable
 from pef_schema.program import Program
-from pef_schema.program_facts import operations_text, short_paths
+from pef_schema.program_facts import operations_text
 from samba.compiler.forms.memory_text import at_the_peak
 from samba.compiler.losses import losses_line
 from samba.support.layout import bytes_text, count_text, paragraph, some, table
 
 __all__ = [
+    "made_text",
     "metadata_list",
     "node_list",
     "overview",
@@ -48,8 +50,8 @@ _MEMORY = (
 )
 _LEGEND = (
     "ops: operations, those computed again for the backward pass included; bytes: memory read "
-    "or written; FLOPs: floating point operations; linear:2 is two of them; "
-    "a__{b, c}: modules a__b and a__c; a{., __b}: a and a__b"
+    "or written; FLOPs: floating point operations; linear:2 is two of them; a[0-3].b: module b of "
+    "a[0] to a[3]"
 )
 _LEGEND_OF_CALLS = (
     "calls: their ids, for run_from_call_id and run_until_call_id of session.run; same as: the "
@@ -106,6 +108,7 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
     sections = found["sections"]
     if not sections:
         return "no sections"
+    root = _root(found)
     called = most is None and width >= _WIDE
     extra = ("calls", "same as") if called else ()
     head = ("id", "type", "name", "ops", "bytes", "FLOPs", *extra, "modules: operations")
@@ -118,7 +121,7 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
             bytes_text(s["bytes"]),
             _flops(s["cost"]),
             *(_calls(s) if called else ()),
-            _work(s),
+            _work(s, root),
         )
         for s in sections[:most]
     ]
@@ -142,6 +145,7 @@ def node_list(found: Description, *, width: int) -> str:
         found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
     """
+    root = _root(found)
     folder = _folder(node["line"] for graph in found["graphs"] for node in graph["nodes"])
     parts = [f"lines are below {folder}"] if folder else []
     for graph in found["graphs"]:
@@ -152,7 +156,8 @@ def node_list(found: Description, *, width: int) -> str:
                 ",".join(map(str, node["sections"])) or "-",
                 *([node["precision"] or "-"] if width >= _WIDE else []),
                 _results(node["outputs"]),
-                f"{node['module'] or '-'} {node['line'].removeprefix(folder) or '-'}",
+                f"{plain_path(node['module'], root=root) or '-'} "
+                f"{node['line'].removeprefix(folder) or '-'}",
             )
             for node in graph["nodes"]
         ]
@@ -269,7 +274,11 @@ def _memory(found: Description, width: int) -> str:
     lines = ["memory", table(head, rows, width=width, right=(0, 1) if at_peak else (0,))]
     for memory in memories:
         whose = f" of graph {memory['name']}" if many else ""
-        lines.append(at_the_peak(memory, most=_ALIVE, width=width, more=_MORE, whose=whose))
+        lines.append(
+            at_the_peak(
+                memory, most=_ALIVE, width=width, more=_MORE, root=_root(found), whose=whose
+            )
+        )
     lines.append(paragraph(f"({_MEMORY})", width=width))
     return "\n".join(filter(None, lines))
 
@@ -281,7 +290,8 @@ def _graph(graph: Description, found: Description, width: int, most: int | None)
 
     names = {section["id"]: section["name"] for section in found["sections"]}
     calls = [(call["call_id"], names[call["section"]]) for call in graph["schedule"]]
-    outputs = [f"{_named(o)}{' (loss)' if o['loss'] else ''}" for o in graph["outputs"]]
+    root = _root(found)
+    outputs = [_output(output, root) for output in graph["outputs"]]
     rows = [
         ("inputs", several([_named(tensor) for tensor in graph["inputs"]])),
         ("outputs", several(outputs)),
@@ -349,9 +359,9 @@ def _more(found: Description) -> str:
     )
 
 
-def _work(section: Description) -> str:
+def _work(section: Description, root: str) -> str:
     """Modules and operations of a section; the row goes on below, so there is room for many."""
-    modules = short_paths(section["modules"], width=_MODULES).replace(",", ", ")
+    modules = short_paths(section["modules"], root=root, width=_MODULES)
     return f"{modules}: {operations_text(section['operations'].items())}"
 
 
@@ -376,6 +386,34 @@ def _tensor(item: Description) -> str:
 def _named(item: Description) -> str:
     where = "" if item["region"] in (None, item["name"]) else f" in {item['region']}"
     return f"{item['name']} {_tensor(item)}{where}"
+
+
+def _output(output: Description, root: str) -> str:
+    """An output with what made it: its name alone is that of the last operation."""
+    facts = ["loss"] if output["loss"] else []
+    facts += [made_text(output["made_by"], root)] if output["made_by"] else []
+    return f"{_named(output)}{' (' + ', '.join(facts) + ')' if facts else ''}"
+
+
+def made_text(maker: Description, root: str) -> str:
+    """What made an output, for people.
+
+    Args:
+        maker: The output's ``made_by``.
+        root: The model that all modules are in.
+
+    Example:
+        >>> maker = {"operation": "linear", "module": "net__head", "line": "/home/me/net.py:17"}
+        >>> made_text(maker, "net")
+        'linear of head at net.py:17'
+    """
+    of = f" of {plain_path(maker['module'], root=root)}" if maker["module"] else ""
+    at = f" at {os.path.basename(maker['line'])}" if maker["line"] else ""
+    return f"{maker['operation']}{of}{at}"
+
+
+def _root(found: Description) -> str:
+    return root_of(node["module"] for graph in found["graphs"] for node in graph["nodes"])
 
 
 def _results(outputs: Sequence[Description | None]) -> str:

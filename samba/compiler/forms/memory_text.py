@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pef_schema.module_paths import plain_path
 from samba.support.layout import bytes_text, paragraph, table
 
 __all__ = ["along_the_calls", "at_the_peak", "in_all"]
@@ -74,7 +75,9 @@ def along_the_calls(memory: Memory, *, width: int) -> str:
     return "\n".join([*lines, paragraph(f"({_NOTE})", width=width)])
 
 
-def at_the_peak(memory: Memory, *, most: int, width: int, more: str, whose: str = "") -> str:
+def at_the_peak(
+    memory: Memory, *, most: int, width: int, more: str, root: str = "", whose: str = ""
+) -> str:
     """Where the peak is, and the largest that is alive there; empty where nothing is computed.
 
     Args:
@@ -82,6 +85,7 @@ def at_the_peak(memory: Memory, *, most: int, width: int, more: str, whose: str 
         most: Rows of what is alive; 0 for all.
         width: Columns of the terminal.
         more: What lists the others.
+        root: The model that all modules are in.
         whose: What to say behind the word ``peak``: of which graph it is.
     """
     peak = memory["peak"]
@@ -92,7 +96,7 @@ def at_the_peak(memory: Memory, *, most: int, width: int, more: str, whose: str 
         what = f"{'gradient of ' if peak['backward'] else ''}{peak['operation']}"
     else:
         what = "a sum of gradients" if peak["backward"] else "an update"
-    where = f" in {peak['module']}" if peak["module"] else ""
+    where = f" in {plain_path(peak['module'], root=root)}" if peak["module"] else ""
     at = f" at {_short(peak['line'])}" if peak["line"] else ""
     title = (
         f"peak{whose}: {bytes_text(peak['bytes'])} in call {peak['call_id']} "
@@ -105,7 +109,8 @@ def at_the_peak(memory: Memory, *, most: int, width: int, more: str, whose: str 
             bytes_text(held["bytes"]),
             held["role"],
             held["name"],
-            " ".join(filter(None, (held["module"], _short(held["line"])))) or "-",
+            " ".join(filter(None, (plain_path(held["module"], root=root), _short(held["line"]))))
+            or "-",
         )
         for held in shown
     ]

@@ -1,5 +1,6 @@
 from samba.reporting.plots import (
     Area as Area,
+    CallMark as CallMark,
     HEIGHT as HEIGHT,
     Mark as Mark,
     Plot as Plot,

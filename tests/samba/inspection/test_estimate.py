@@ -51,7 +51,7 @@ def test_the_table(capsys, machine, monkeypatch):
     assert (code, err) == (0, "")
     assert "machine chip.toml: float32 100 GFLOP/s, memory 20 GB/s" in out
     assert "id  section    type       at least  bound by" in out
-    assert "net.bckwd" in out and "net__{fc,loss}" in out
+    assert "net.bckwd" in out and "fc, loss" in out
     assert "as one executable: at least 0.0108 us, bound by memory" in out
     assert "not counted, cost unknown: gradient of test.all_kinds.default" in out
     assert "Latency is not modelled" in out

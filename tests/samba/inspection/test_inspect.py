@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import samba
 from emulator.costs.description import compiled_stats, describe
 from emulator.costs.memory import memory_need, schedule_steps
 from emulator.costs.steps import node_cost, schedule_cost, section_cost
 from pef_schema import Program, read_pef, write_pef
-from samba.compiler.forms.listing import pef_log
+from pef_schema.module_paths import plain_path
+from samba.compiler.build import build_program
+from samba.compiler.forms.listing import overview, pef_log
+from samba.compiler.sections import CompileOptions
 from samba.inspection import memory_command
 from samba.inspection.inspect_command import run
 from samba.support.layout import bytes_text, count_text
 from tests.pages import page
 from tests.pef_schema.samples import custom, nothing, training
 from tests.samba.inspection.programs import chain, two_graphs
+from tests.tracing import trace
 
 ROOT = Path(__file__).parents[3]
 Printed = pytest.CaptureFixture[str]
@@ -46,9 +52,10 @@ def test_each_section_names_its_layer(
     assert len(names) > 10
     for name, node in names.items():
         (row,) = [line for line in lines if f" {name} " in line]
-        assert f"{node.module}: {node.op.split('.')[1]}" in row
+        module = plain_path(node.module, root="lenet")
+        assert f"{module}: {node.op.split('.')[1]}" in row
     (row,) = [line for line in lines if " opt_adamw0 " in line]
-    assert row.endswith("  lenet__{conv1, conv2, fc1, fc2, fc3}: adamw:10")
+    assert row.endswith("  conv1, conv2, fc1, fc2, fc3: adamw:10")
 
 
 def test_the_overview(lenet_pef: str, capsys: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +159,34 @@ def test_every_command_tells_the_same_peak(lenet: Program, lenet_pef: str, capsy
     assert told == graph["memory"]
     for text in (shown(capsys, lenet_pef), pef_log(lenet)):
         assert f"peak: {bytes_text(wanted)} in call " in text
+
+
+def test_an_output_says_what_made_it() -> None:
+    """Its name alone is that of a view that the loss makes of it."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = torch.nn.Linear(4, 1)
+            self.loss = torch.nn.MSELoss()
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = self.head(x).squeeze(-1)
+            return self.loss(out, y), out
+
+    net = Net()
+    inputs = samba.ones(3, 4, name="x"), samba.ones(3, name="y")
+    graph = trace(net, inputs)
+    program = build_program(graph, [], CompileOptions(name="net"))
+    found = describe(program)
+    loss, out = found["graphs"][0]["outputs"]
+    assert out["name"] == "net__loss__broadcast_tensors__outputs__0"
+    made = out["made_by"]
+    assert (made["operation"], made["module"]) == ("linear", "net__head")
+    assert loss["made_by"]["operation"] == "mse_loss"
+    text = overview(found, width=200)
+    assert "float32[3] (linear of head at test_inspect.py:" in text
+    assert "float32[] (loss, mse_loss of loss at test_inspect.py:" in text
 
 
 def test_costs_are_those_that_estimate_goes_by(

@@ -21,8 +21,11 @@ from bench import nets
 from emulator.costs.description import describe
 from emulator.costs.machine_file import parsed_machine
 from pef_schema import Program, read_info, read_pef, write_pef
+from samba.inspection import inspect_command, memory_command
 from samba.reporting.page import Times, page
+from samba.reporting.plots import memory_plot
 from samba.reporting.report_command import BadTimes, run, section_seconds
+from samba.support.layout import bytes_text
 from tests.processes import finished
 from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs
@@ -97,6 +100,10 @@ def test_everything_is_on_the_page(pef: str) -> None:
     assert {f"section-{i}" for i in range(len(program.sections))} <= set(found.ids)
     modules = {part for node in graph.nodes for part in node.module.split("__")}
     assert all(part in found.text for part in modules)
+    (graph_facts,) = facts["graphs"]
+    assert bytes_text(graph_facts["memory"]["peak_bytes"]) + "peak of lenet" in found.text
+    assert "lenet__fc3__linear__outputs__0 float32[3, 10], linear of fc3 at nets.py:" in found.text
+    assert "lenet__{" not in found.text
     for word in ("lr", "momentum", "sgd0", read_info(pef).digest, "losses", "float32"):
         assert word in found.text, word
     lines = {f"{n.source.rpartition(':')[0]}#L{n.source.rpartition(':')[2]}" for n in graph.nodes}
@@ -118,6 +125,69 @@ def test_a_machine_and_times_are_on_it(pef: str) -> None:
     (width,) = re.findall(r'href="#section-1" style="flex-grow:([\d.]+)"', found)
     assert float(width) == pytest.approx(2e-3 / total, abs=1e-6)
     assert f"{2e-3 / total:.1%}" in read.text
+
+
+def test_a_chart_is_named_for_what_it_shows(pef: str) -> None:
+    program, facts = facts_of(pef)
+    machine = parsed_machine(MACHINE, "machine.toml")
+    times = Times(source="t.json", seconds={s.name: 1e-3 for s in program.sections})
+    for more, title in (
+        ({}, "Bytes read and written: sections of lenet"),
+        ({"machine": machine}, "Least time, estimated: sections of lenet"),
+        ({"machine": machine, "times": times}, "Time, measured: sections of lenet"),
+    ):
+        assert f">{title}</h2>" in page(program, facts, **more)
+
+
+def test_lines_of_the_users_files_come_first(tmp_path: Path) -> None:
+    path = MODELS["lenet"].compiled(tmp_path, inference=False, optim_level="o3")
+    program = read_pef(path)
+    (graph,) = program.graphs
+    hub = "/v/site-packages/hub/net.py"
+    nodes = tuple(
+        dataclasses.replace(node, source=f"{hub}:{i}" if i < 6 else "mine.py:7")
+        for i, node in enumerate(graph.nodes)
+    )
+    program = dataclasses.replace(program, graphs=(dataclasses.replace(graph, nodes=nodes),))
+    found = page(program, describe(program))
+    rows = re.findall(r'<div data-h="lines">(.*?)</div>', found)
+    assert rows
+    for row in rows:
+        files = re.findall(r'href="([^"#]+)#', row)
+        assert files == sorted(files, key=lambda file: file != "mine.py")
+    assert "mine.py" in rows[0] and hub in rows[0]
+
+
+def test_every_call_is_on_the_axis_of_the_memory(pef: str) -> None:
+    _, facts = facts_of(pef)
+    (memory,) = (graph["memory"] for graph in facts["graphs"])
+    plot = memory_plot(memory)
+    assert plot is not None
+    assert [mark.section for mark in plot.calls] == [call["section"] for call in memory["calls"]]
+    assert len(plot.calls) > 8
+    many = {**memory, "calls": memory["calls"] * 20}
+    plot = memory_plot(many)
+    assert plot is not None and len(plot.calls) == len(many["calls"])
+    assert 10 < sum(bool(mark.label) for mark in plot.calls) <= 20
+    assert 4 < sum(mark.always for mark in plot.calls) <= 10
+    assert all(mark.label for mark in plot.calls if mark.always)
+
+
+@pytest.mark.parametrize("name", ["lenet", "gpt"])
+def test_the_peak_is_that_of_the_memory_command(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = MODELS[name].compiled(tmp_path, inference=False)
+    capsys.readouterr()
+    assert memory_command.run([path, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["graphs"]
+    assert inspect_command.run([path, "--json"]) == 0
+    (inspected,) = json.loads(capsys.readouterr().out)["graphs"]
+    assert inspected["memory"]["peak_bytes"] == told["peak_bytes"]
+    assert run([path, "-o", str(tmp_path / "page.html")]) == 0
+    shown = Reader((tmp_path / "page.html").read_text()).text
+    assert f"{bytes_text(told['peak_bytes'])}peak of {name}" in shown
+    assert f"The peak is {bytes_text(told['peak_bytes'])}, in call" in shown
 
 
 def test_what_a_file_says_runs_nothing() -> None:
@@ -262,9 +332,19 @@ def browser() -> Iterator[Any]:
         started.close()
 
 
+_CUT = """() => { const right = e => e.getBoundingClientRect().right; return [
+    ...document.querySelectorAll("main *")].filter(e =>
+    ["auto", "scroll", "hidden"].includes(getComputedStyle(e).overflowY)
+        && e.scrollHeight > e.clientHeight + 1 && getComputedStyle(e).position != "absolute"
+    || getComputedStyle(e).contentVisibility == "auto"
+    || e.matches("table") && right(e) > right(e.parentElement) + 1
+).map(e => e.outerHTML.slice(0, 80)) }"""
+"""Elements whose content is cut, scrolls by itself or is left out until somebody looks."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("width", [400, 1000, 1600])
 def test_in_chromium(browser: Any, large: Path, width: int, scheme: str, tmp_path: Path) -> None:
     context = browser.new_context(
         viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
@@ -286,6 +366,8 @@ def test_in_chromium(browser: Any, large: Path, width: int, scheme: str, tmp_pat
     background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     light = sum(map(int, re.findall(r"\d+", background)[:3])) > 3 * 128
     assert light == (scheme == "light")
+    # No table scrolls within the page or is cut, and each row is there to be printed.
+    assert tab.evaluate(_CUT) == []
     # By keyboard alone: a closed box opens, and closes again.
     closed = tab.locator("details:not([open]) > summary").first
     closed.evaluate("e => e.closest('details').setAttribute('data-tried', '')")
@@ -295,7 +377,4 @@ def test_in_chromium(browser: Any, large: Path, width: int, scheme: str, tmp_pat
     assert tried.evaluate("e => e.open")
     tab.keyboard.press("Enter")
     assert not tried.evaluate("e => e.open")
-    if os.environ.get("REPORT_PICTURES"):
-        folder = Path(os.environ["REPORT_PICTURES"])
-        tab.screenshot(path=str(folder / f"report-{width}-{scheme}.png"))
     context.close()
