@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from samba.argconf.options import OPTIONS, Option
+from samba.argconf.reading import unread_options
 from samba.support.deviations import Deviations
 from samba.support.slot import Slot
 
@@ -17,7 +18,20 @@ __all__ = [
     "last_parsed_args",
     "note_parsed",
     "tell_lost",
+    "tell_unread",
 ]
+
+_TAKEN = frozenset(
+    (
+        *("command", "debug", "log_level", "timeline", "timeline_kernels", "data_parallel"),
+        "world_size",  # any number of replicas may run a PEF
+        "local_rank",  # launchers pass it
+    )
+)
+"""Fields of options whose wish is granted although nothing reads them later."""
+
+_SETTLED = frozenset(("batch_size", "inference", "mapping"))
+"""Fields of options that a run follows its PEF in, unless the app reads them."""
 
 _last: Slot[argparse.Namespace] = Slot()
 deviations = Deviations()
@@ -56,6 +70,29 @@ def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> Non
     if lost:
         parts = "; ".join(f"{', '.join(names)}: {text}" for text, names in lost.items())
         deviations.tell("option-without-effect", f"options accepted without effect: {parts}")
+
+
+def tell_unread(args: argparse.Namespace, redeclared: Collection[str] = ()) -> None:
+    """Say which of the options that were given nothing has read: they have changed nothing.
+
+    Args:
+        args: The parsed arguments with their ``command``.
+        redeclared: Fields that the app has options of its own for.
+    """
+    silent = {
+        option.dest
+        for option in OPTIONS
+        if option.dest in _TAKEN or (option.lost and args.command in option.commands)
+    }
+    unread: dict[str, list[str]] = {}
+    for field, spelt in unread_options(args).items():
+        if field not in silent or field in redeclared:
+            follows = field in _SETTLED and args.command != "compile"
+            why = "a run follows its PEF in" if follows else "nothing has read"
+            unread.setdefault(why, []).append(spelt)
+    if unread:
+        parts = "; ".join(f"{why} {', '.join(names)}" for why, names in unread.items())
+        deviations.tell("option-without-effect", f"options without effect: {parts}")
 
 
 def _long(option: Option) -> str:

@@ -38,7 +38,7 @@ from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
 from samba.session.outputs import output_handles
 from samba.session.program_slot import parse_pef, parse_with_digest
-from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
+from samba.session.settings import checks_indices, loss_index_tuple, note_settled, parsed_config
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tracer.inputs import TraceInputs, collect_inputs
@@ -197,6 +197,7 @@ def load_pef(
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
+    note_settled(program, [entry.tensor for entry in given.tensors])
     wanted = parsed_config(config)
     loaded = LoadedModel(
         model,

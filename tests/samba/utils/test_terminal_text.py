@@ -231,13 +231,15 @@ def ended(tmp_path_factory) -> dict[str, CompletedProcess[str]]:
         "backward": ["backward() of SambaTensor net__", "parameter.sn_grad", "Leave backward()"],
     }.items(),
 )
-def test_an_error_is_one_traceback(ended, name, parts):
+def test_a_mistake_is_one_message(ended, name, parts):
     done = ended[name]
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback (most recent call last)") == 1
+    of_command_line = name in ("no pef", "folder")
+    assert done.returncode == (2 if of_command_line else 1)
+    assert "Traceback" not in done.stderr
     assert all(part in done.stderr for part in parts), done.stderr
-    own = [line for line in done.stderr.splitlines() if "runpy" not in line]
-    assert len(own) <= 32, done.stderr
+    begin = "net.py run: error: argument -p/--pef: " if of_command_line else ".py:2"
+    assert begin in done.stderr
+    assert len(done.stderr.splitlines()) <= (1 if of_command_line else 9), done.stderr
 
 
 @pytest.mark.slow
