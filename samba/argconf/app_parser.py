@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pef_schema.printable import say
 
-__all__ = ["WRONG_USAGE", "AppParser", "given_options", "meant"]
+__all__ = ["WRONG_USAGE", "AppParser", "given_options", "meant", "run_command"]
 
 WRONG_USAGE = 2
 """Exit status after a mistake in the command line."""
@@ -127,3 +128,27 @@ def given_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
         if spelt in own and (spelt == name or not name.startswith("--")):
             given.setdefault(own[spelt].dest, spelt)
     return given
+
+
+def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str], script: str) -> str:
+    """The command line that runs what a command line compiles, without its PEF.
+
+    Args:
+        parser: The parser of ``run``; options that it does not have are left out.
+        arguments: The command line that compiles.
+        script: The script.
+
+    Example:
+        >>> parser = AppParser()
+        >>> _ = parser.add_argument("-b", dest="batch_size")
+        >>> run_command(parser, ["compile", "--pef-name", "net", "-b", "8"], "net.py")
+        'python net.py run -b 8'
+    """
+    own, kept, keeps = parser._option_string_actions, [], False
+    for argument in arguments[arguments.index("compile") + 1 :]:
+        for name in _options([argument]):
+            option = own.get(name) or own.get("" if name.startswith("--") else name[:2])
+            keeps = option is not None and option.dest != "pef"
+        if keeps:
+            kept.append(argument)
+    return shlex.join(["python", script, "run", *kept])

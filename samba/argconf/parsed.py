@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from samba.argconf.options import OPTIONS, Option
@@ -12,10 +14,12 @@ from samba.support.deviations import Deviations
 from samba.support.slot import Slot
 
 __all__ = [
+    "begins_app",
     "configure",
     "default_fields",
     "divides_batch",
     "last_parsed_args",
+    "looking_in",
     "note_parsed",
     "tell_lost",
     "tell_unread",
@@ -34,12 +38,32 @@ _SETTLED = frozenset(("batch_size", "inference", "mapping"))
 """Fields of options that a run follows its PEF in, unless the app reads them."""
 
 _last: Slot[argparse.Namespace] = Slot()
+_looked_into: Slot[bool] = Slot()
 deviations = Deviations()
 
 
 def last_parsed_args() -> argparse.Namespace | None:
     """The arguments that ``parse_app_args`` returned last; None before its first call."""
     return _last.value
+
+
+def begins_app(arguments: Sequence[str]) -> bool:
+    """Whether arguments are those of the process: an app begins that is in charge of it.
+
+    Args:
+        arguments: What is parsed.
+    """
+    return list(arguments) == sys.argv[1:] and not _looked_into.value
+
+
+@contextmanager
+def looking_in() -> Iterator[None]:
+    """While active, an app is only looked into: it runs no PEF and does not end the process."""
+    before, _looked_into.value = _looked_into.value, True
+    try:
+        yield
+    finally:
+        _looked_into.value = before
 
 
 def note_parsed(args: argparse.Namespace) -> None:

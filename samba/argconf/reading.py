@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["NotedArgs", "looked_at", "noted_fields", "unread_options"]
+__all__ = ["NotedArgs", "following_command", "looked_at", "noted_fields", "unread_options"]
 
 
 class NotedArgs(argparse.Namespace):
@@ -18,6 +18,7 @@ class NotedArgs(argparse.Namespace):
     Args:
         args: The parsed arguments.
         given: Spellings of options that the command line had, by field.
+        following: The command line that comes next, without its PEF; empty if none does.
 
     Example:
         >>> args = NotedArgs(argparse.Namespace(lr=0.1, epochs=3), {"lr": "--lr", "epochs": "-e"})
@@ -27,10 +28,12 @@ class NotedArgs(argparse.Namespace):
         {'epochs': '-e'}
     """
 
-    __slots__ = ("_samba_unread",)
+    __slots__ = ("_samba_following", "_samba_unread")
 
-    def __init__(self, args: argparse.Namespace, given: Mapping[str, str]) -> None:
-        self._samba_unread = dict(given)
+    def __init__(
+        self, args: argparse.Namespace, given: Mapping[str, str], following: str = ""
+    ) -> None:
+        self._samba_unread, self._samba_following = dict(given), following
         super().__init__(**_fields(args))
 
     def __getattribute__(self, name: str) -> Any:
@@ -53,6 +56,15 @@ class NotedArgs(argparse.Namespace):
         return argparse.Namespace, (), dict(vars(self))
 
 
+def following_command(args: argparse.Namespace) -> str:
+    """The command line that comes next, without its PEF; empty where none is known.
+
+    Args:
+        args: Parsed arguments.
+    """
+    return args._samba_following if isinstance(args, NotedArgs) else ""
+
+
 def _fields(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of arguments, without a note that they were read."""
     return object.__getattribute__(args, "__dict__")
@@ -64,11 +76,7 @@ def unread_options(args: argparse.Namespace) -> dict[str, str]:
     Args:
         args: Parsed arguments; of those that take no notes nothing is known.
     """
-    return dict(object.__getattribute__(args, "_samba_unread")) if _notes(args) else {}
-
-
-def _notes(args: argparse.Namespace) -> bool:
-    return isinstance(args, NotedArgs)
+    return dict(args._samba_unread) if isinstance(args, NotedArgs) else {}
 
 
 class _NotedFields(Mapping[str, Any]):

@@ -310,7 +310,14 @@ def _estimate(arguments: Sequence[str]) -> int:
         say_text(f"error: {error}", file=sys.stderr)
         return BAD_FILE
     if args.save is not None:
-        write_output(args.save, machine_toml(machine).encode(), inputs={"the PEF": args.pef})
+        write_output(
+            args.save,
+            machine_toml(machine).encode(),
+            inputs={"the PEF": args.pef},
+            what="machine",
+            then=f"estimate --machine {args.save}",
+            told=sys.stderr if args.json else None,
+        )
     schedules = [i for i, s in enumerate(program.schedules) if graph in (None, s.graph)]
     found = [estimate(program, i, machine) for i in schedules]
     if args.json:

@@ -77,7 +77,8 @@ def _memory(args: argparse.Namespace) -> int:
         text = folded_json(described)
     else:
         text = _text(described, alive=args.alive, width=terminal_width())
-    write_text(args.output, text, pef=args.pef)
+    then = "docs/run.md says what it means"
+    write_text(args.output, text, pef=args.pef, what="memory", then=then)
     return DONE
 
 

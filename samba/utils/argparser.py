@@ -14,9 +14,10 @@ from typing import Any
 from pef_schema import PefError, read_info
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
-from samba.argconf.app_parser import WRONG_USAGE, AppParser, given_options
+from samba.argconf.app_parser import WRONG_USAGE, AppParser, given_options, run_command
 from samba.argconf.options import COMMANDS, OPTIONS
 from samba.argconf.parsed import (
+    begins_app,
     default_fields,
     divides_batch,
     last_parsed_args,
@@ -26,6 +27,7 @@ from samba.argconf.parsed import (
 )
 from samba.argconf.reading import NotedArgs
 from samba.session.process import session
+from samba.session.start_line import note_imports
 from samba.support.deviations import tell
 from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
 from samba.utils.uncaught import show_uncaught_as_messages
@@ -74,8 +76,10 @@ def parse_app_args(
         ('compile', 64, 4, True, 'section')
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    of_process = begins_app(arguments)
+    if of_process:
+        note_imports()
     show_all = dev_mode or "--debug" in arguments
-    of_process = arguments == sys.argv[1:]
     parser = AppParser(description="The commands are the ways to use this app.")
     commands = parser.add_subparsers(dest="command", required=True)
     own = {"test": test_parser_fn, "run": run_parser_fn}
@@ -142,7 +146,10 @@ def parse_app_args(
     if of_process:
         given = given_options(chosen, arguments)
         given.pop("json", None)  # apps read it by its newer name
-        args = NotedArgs(args, given)
+        following = ""
+        if args.command == "compile":
+            following = run_command(commands.choices["run"], arguments, sys.argv[0])
+        args = NotedArgs(args, given, following)
         note_parsed(args)
         atexit.unregister(_tell_unread)  # what was parsed last counts
         atexit.register(_tell_unread, args, redeclared[args.command], os.getpid())

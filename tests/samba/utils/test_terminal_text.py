@@ -289,6 +289,22 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
     assert "no command 'xyz'. The commands are" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("timeline", ["--timeline FILE", "start_timeline", "(docs/run.md, A timeline of runs)"]),
+        ("metrics", ["SAMBA_METRICS=1", "(docs/run.md, What has a session done?)"]),
+        ("measure-sections", ["python app.py measure-sections", "docs/tutorial.md"]),
+        ("gate", ["python -m bench gate"]),
+    ],
+)
+def test_what_only_pages_tell_of_names_its_page(command, parts, capsys):
+    assert cli.main([command, "x"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"python -m samba: {command} is no command; ")
+    assert all(part in line for part in parts)
+
+
 def test_a_script_that_is_not_there_starts_no_replica(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
