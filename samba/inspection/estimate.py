@@ -28,6 +28,7 @@ from samba.inspection.running import (
     run_command,
     write_output,
 )
+from samba.support import layout
 from samba.support.layout import count_text, paragraph, table, terminal_width
 
 __all__ = [
@@ -247,12 +248,7 @@ def seconds_text(seconds: float) -> str:
         >>> seconds_text(0.0), seconds_text(3.21e-7), seconds_text(0.00123), seconds_text(2.5)
         ('0', '0.321 us', '1.23 ms', '2.5 s')
     """
-    if seconds == 0:
-        return "0"
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    return layout.seconds_text(seconds) if seconds else "0"
 
 
 def amount_text(count: float, unit: str) -> str:
