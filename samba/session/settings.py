@@ -115,9 +115,8 @@ def note_settled(program: Program, inputs: Iterable[torch.Tensor]) -> None:
     if parsed is None:
         return
     asked, fields = looked_at(parsed), noted_fields(parsed)
-    sizes = {
-        tensor.shape[getattr(tensor, "batch_dim", None) or 0] for tensor in inputs if tensor.dim()
-    }
+    # No set: an app may have made the option a list, which has no hash.
+    sizes = [t.shape[getattr(t, "batch_dim", None) or 0] for t in inputs if t.dim()]
     settled = {
         "batch_size": asked.get("batch_size") in sizes,
         "inference": asked.get("inference") == program.inference,
