@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,28 +32,6 @@ from emulator.processor import processor
 from pef_schema import PefError, Program, read_info, read_pef
 from pef_schema.printable import say_text
 from pef_schema.program_facts import modules_of, owners, section_types
-
-
-def add_user_gate(parser: ArgumentParser) -> None:
-    """Add the options of a user's gate.
-
-    Args:
-        parser: The parser of ``gate``.
-    """
-    parser.add_argument("--pef", type=Path, help="gate this PEF; --base is a PEF or a kept base")
-    parser.add_argument(
-        "--keep", metavar="FILE", type=Path, help="with --pef: write the PEF and its times here"
-    )
-    parser.add_argument(
-        "--script",
-        metavar="COMMAND",
-        help="with --pef: time by this script's measure-sections, e.g. 'app.py -b 8'",
-    )
-    parser.add_argument(
-        "--base-script",
-        metavar="COMMAND",
-        help="the script of --base, where its model is another than that of --script",
-    )
 
 
 def gate_pef(args: Namespace, settings: GateSettings) -> int:

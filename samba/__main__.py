@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from pef_schema.printable import say, say_text
+from samba.argconf.options import COMMANDS
 
 _COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -33,6 +34,23 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Modules with a function ``run(arguments)``, loaded for their command alone: some load torch."""
+
+_OF_SCRIPTS: Mapping[str, str] = MappingProxyType(
+    {
+        **{
+            command: f"give it to your script: python app.py {command} (docs/tutorial.md)"
+            for command in COMMANDS
+        },
+        "timeline": "a script takes one: python app.py run --timeline FILE, or "
+        "samba.session.start_timeline(FILE) (docs/run.md, A timeline of runs)",
+        "metrics": "a script counts them: SAMBA_METRICS=1 python app.py run, or "
+        "samba.session.metrics() (docs/run.md, What has a session done?)",
+        "evaluate": "a script does it: samba.session.evaluator(model) (docs/evaluation.md)",
+        "gate": "it is python -m bench gate --pef FILE (docs/cost.md)",
+        "verify": "it is python -m emulator verify FILE",
+    }
+)
+"""What is no command here, although pages tell of it, and where it is."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         say_text(__doc__ or "")
         return 0 if arguments else 2
     module = _COMMANDS.get(arguments[0])
+    if module is None and arguments[0] in _OF_SCRIPTS:
+        text = f"python -m samba: {arguments[0]} is no command; {_OF_SCRIPTS[arguments[0]]}."
+        say(text, file=sys.stderr)
+        return 2
     if module is None:
         close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0.4)
         meant = f", did you mean {close[0]!r}?" if close else "."

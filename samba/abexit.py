@@ -30,6 +30,16 @@ class SambaAtexit:
     _handlers: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []  # noqa: RUF012  # of the process
     _hooked = False
     _watchers: list[Callable[[BaseException], None]] = []  # noqa: RUF012  # of the process
+    _show: Callable[[BaseException], None] | None = None
+
+    @classmethod
+    def show_by(cls, show: Callable[[BaseException], None]) -> None:
+        """Has the error with which :meth:`run_with_abexit` ends the process shown by a function.
+
+        Args:
+            show: Called with the error; without it, its traceback is printed.
+        """
+        cls._show = staticmethod(show)
 
     @classmethod
     def on_failure(cls, watcher: Callable[[BaseException], None]) -> None:
@@ -71,7 +81,7 @@ class SambaAtexit:
         """Runs a function; if it fails, ends the process at once.
 
         If it returns, the process goes on and may end in the usual way. If it raises, the
-        traceback is printed, the registered handlers run, and the process ends with status 1,
+        error is shown, the registered handlers run, and the process ends with status 1,
         or with that of a ``SystemExit``.
 
         Args:
@@ -89,7 +99,10 @@ class SambaAtexit:
                 cls._tell(error)
             cls.end(status)
         except BaseException as error:
-            traceback.print_exc()
+            if cls._show is None:
+                traceback.print_exc()
+            else:
+                cls._show(error)
             cls._tell(error)
             cls.end(1)
 

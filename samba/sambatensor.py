@@ -191,18 +191,20 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         shape, dims = self.shape, self.named_dims
-        if self._has_data:
-            with torch._C.DisableTorchFunctionSubclass():
-                values = repr(host_of(self).as_subclass(torch.Tensor).detach())
-        else:
-            values = f"tensor(..., size={tuple(shape)}, dtype={self.dtype})"
         return (
-            f"{values}\n"
+            f"{self._values_text()}\n"
             f"samba.{type(self).__name__}(name: {one_line(self._sn_name)}, shape: {shape}, "
             f"dtype: {self.dtype},\n"
             f"batch_dim: {self._batch_dim}, named_dims: {dims}, keep_data: {self._has_data}, "
             f"materializer_provided: {self.materializer_provided})"
         )
+
+    def _values_text(self) -> str:
+        """The values as torch prints them; shape and dtype where there are none."""
+        if not self._has_data:
+            return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
+        with torch._C.DisableTorchFunctionSubclass():
+            return repr(host_of(self).as_subclass(torch.Tensor).detach())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         known = memo.get(id(self))

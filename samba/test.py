@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from pef_schema.printable import say
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
 from samba.session.process import session
+from samba.support.layout import bytes_text, created_line
 from samba.tensor.device_memory import visible_memory
 from samba.utils.checkpoint import read_pickled
 
@@ -121,8 +123,11 @@ class TestWithGold:
                 if memory.has_grad(name):
                     found[f"{name}__grad"] = memory.read_grad(name)
         if not self.path.exists():
-            write_atomically(str(self.path), [_saved(found)])
-            say(f"{self.name}: gold file {self.path} written")
+            start, data = time.perf_counter(), _saved(found)
+            write_atomically(str(self.path), [data])
+            seconds, then = time.perf_counter() - start, "test again to compare with it"
+            size, what = bytes_text(len(data)), f"{self.name}: gold file"
+            say(created_line(what, str(self.path), size=size, seconds=seconds, then=then))
             return
         gold = read_pickled(self.path, mmap=False)
         _compare(f"{self.name}: gold file {self.path}", gold, found)

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
+
+
+_CREATED = (
+    (re.compile(r"(?<= created: )[\d.]+ [KM]?i?B"), "N"),
+    (re.compile(r"(?m)(?<= in )[\d.]+ m?s\. Next: "), "T. Next: "),
+)
+
+
+def without_sizes(text: str) -> str:
+    """Printed text without how large files became, and how long that took."""
+    for pattern, instead in _CREATED:
+        text = pattern.sub(instead, text)
+    return text
 
 
 def page(name: str, heading: str = "") -> str:

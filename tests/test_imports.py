@@ -55,7 +55,19 @@ print(json.dumps({{"jax": "jax" in sys.modules}}))
     [([], 2), (["--help"], 0), (["launch", "-h"], 0), (["compare", "--help"], 0), (["none"], 2)],
 )
 def test_help_loads_neither_torch_nor_jax(arguments, code):
-    command = [sys.executable, "-X", "importtime", "-m", "samba", *arguments]
+    loads_neither_torch_nor_jax("samba", arguments, code)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--help"], 0), (["run", "--help"], 0), (["gate", "-h"], 0), ([], 2), (["none"], 2)],
+)
+def test_help_of_the_bench_loads_neither_torch_nor_jax(arguments, code):
+    loads_neither_torch_nor_jax("bench", arguments, code)
+
+
+def loads_neither_torch_nor_jax(package: str, arguments: list[str], code: int) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", package, *arguments]
     done = finished(command, cwd=ROOT)
     assert done.returncode == code
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -11,14 +11,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch import nn
-
-from bench.case import Batch, Case
 from bench.measurement import ALLOC, OURS
 
-Prepared = tuple[Callable[[Batch], Any], Callable[..., float]]
+if TYPE_CHECKING:  # help texts name the contenders, and load no torch
+    from torch import nn
+
+    from bench.case import Batch, Case
+
+Prepared: TypeAlias = "tuple[Callable[[Batch], Any], Callable[..., float]]"
 
 REFERENCE = "eager"
 

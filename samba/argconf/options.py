@@ -236,7 +236,7 @@ _USED: tuple[Option, ...] = (
         choices=_SPLITS,
         default="none",
     ),
-    _switch("--debug", _ALL, "show every option in the help"),
+    _switch("--debug", _ALL, "show every option in the help, and the frames of an error"),
 )
 
 _HARDWARE = "for the hardware compiler"

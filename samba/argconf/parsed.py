@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from samba.argconf.options import OPTIONS, Option
+from samba.argconf.reading import unread_options
 from samba.support.deviations import Deviations
 from samba.support.slot import Slot
 
 __all__ = [
+    "begins_app",
     "configure",
     "default_fields",
     "divides_batch",
     "last_parsed_args",
+    "looking_in",
     "note_parsed",
     "tell_lost",
+    "tell_unread",
 ]
 
+_TAKEN = frozenset(
+    (
+        *("command", "debug", "log_level", "timeline", "timeline_kernels", "data_parallel"),
+        "world_size",  # any number of replicas may run a PEF
+        "local_rank",  # launchers pass it
+    )
+)
+"""Fields of options whose wish is granted although nothing reads them later."""
+
+_SETTLED = frozenset(("batch_size", "inference", "mapping"))
+"""Fields of options that a run follows its PEF in, unless the app reads them."""
+
 _last: Slot[argparse.Namespace] = Slot()
+_looked_into: Slot[bool] = Slot()
 deviations = Deviations()
 
 
 def last_parsed_args() -> argparse.Namespace | None:
     """The arguments that ``parse_app_args`` returned last; None before its first call."""
     return _last.value
+
+
+def begins_app(arguments: Sequence[str]) -> bool:
+    """Whether arguments are those of the process: an app begins that is in charge of it.
+
+    Args:
+        arguments: What is parsed.
+    """
+    return list(arguments) == sys.argv[1:] and not _looked_into.value
+
+
+@contextmanager
+def looking_in() -> Iterator[None]:
+    """While active, an app is only looked into: it runs no PEF and does not end the process."""
+    before, _looked_into.value = _looked_into.value, True
+    try:
+        yield
+    finally:
+        _looked_into.value = before
 
 
 def note_parsed(args: argparse.Namespace) -> None:
@@ -56,6 +94,29 @@ def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> Non
     if lost:
         parts = "; ".join(f"{', '.join(names)}: {text}" for text, names in lost.items())
         deviations.tell("option-without-effect", f"options accepted without effect: {parts}")
+
+
+def tell_unread(args: argparse.Namespace, redeclared: Collection[str] = ()) -> None:
+    """Say which of the options that were given nothing has read: they have changed nothing.
+
+    Args:
+        args: The parsed arguments with their ``command``.
+        redeclared: Fields that the app has options of its own for.
+    """
+    silent = {
+        option.dest
+        for option in OPTIONS
+        if option.dest in _TAKEN or (option.lost and args.command in option.commands)
+    }
+    unread: dict[str, list[str]] = {}
+    for field, spelt in unread_options(args).items():
+        if field not in silent or field in redeclared:
+            follows = field in _SETTLED and args.command != "compile"
+            why = "a run follows its PEF in" if follows else "nothing has read"
+            unread.setdefault(why, []).append(spelt)
+    if unread:
+        parts = "; ".join(f"{why} {', '.join(names)}" for why, names in unread.items())
+        deviations.tell("option-without-effect", f"options without effect: {parts}")
 
 
 def _long(option: Option) -> str:

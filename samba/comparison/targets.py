@@ -6,6 +6,7 @@ import argparse
 import importlib
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,13 @@ from typing import Any
 import torch
 
 from pef_schema.printable import say, say_text
+from samba.argconf.parsed import looking_in
 from samba.comparison.report import Comparison
 from samba.comparison.walk import compare
 from samba.errors import ArgumentError, SambaError
 from samba.session import SambaSession
 from samba.session.settings import CompileSettings, compile_settings
+from samba.support.layout import bytes_text, created_line
 
 __all__ = ["compare_target"]
 
@@ -55,11 +58,15 @@ def _report(found: Comparison, args: argparse.Namespace) -> int:
     else:
         say_text(found.text(all_rows=args.all))
         if args.json:
+            start, data = time.perf_counter(), f"{found.to_json()}\n".encode()
             try:
-                Path(args.json).write_text(found.to_json() + "\n", encoding="utf-8")
+                Path(args.json).write_bytes(data)
             except OSError as error:
                 say(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
                 return _TROUBLE
+            seconds, size = time.perf_counter() - start, bytes_text(len(data))
+            then = "docs/run.md says what it means"
+            say(created_line("comparison", args.json, size=size, seconds=seconds, then=then))
     return 0 if found.ok else 1
 
 
@@ -144,7 +151,7 @@ def _compare_app(args: argparse.Namespace) -> int:
             codes.append(_report(found, args))
         raise SystemExit(codes[0])  # the script ends here, and an abexit keeps the code
 
-    with _path_of(path), _instead_of_compiling(meet):
+    with _path_of(path), _instead_of_compiling(meet), looking_in():
         old, sys.argv = sys.argv, [str(path), *args.args]
         try:
             runpy.run_path(str(path), run_name="__main__")

@@ -99,7 +99,8 @@ def _export(args: argparse.Namespace) -> int:
     inputs = {"the PEF": args.pef}
     if args.weights is not None:
         inputs["the checkpoint"] = args.weights
-    write_output(args.output, data, inputs=inputs)
+    then = "jax.export.deserialize reads it" if args.portable else _NEXT[args.format]
+    write_output(args.output, data, inputs=inputs, what=args.format, then=then)
     return DONE
 
 
@@ -157,3 +158,13 @@ _FORMATS: Mapping[str, Callable[[argparse.Namespace, Program, int | None], bytes
 )
 """What writes each form: a function of the command's arguments, the program, and the graph that was
 asked for."""
+
+_NEXT: Mapping[str, str] = MappingProxyType(
+    {
+        "dot": "dot -Tsvg -O, of Graphviz, draws it",
+        "json": "docs/program.md has its keys",
+        "onnx": "onnxruntime runs it, Netron shows it",
+        "stablehlo": "stablehlo-opt and other tools of MLIR read it",
+    }
+)
+"""What to do with each form."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.costs.best_machine import best_machine
 from emulator.costs.machine_file import BadMachineFile, machine_toml, read_machine
 from emulator.costs.roofline import Bound, Cost, Machine, bound
 from emulator.costs.steps import Costs, schedule_cost
@@ -29,6 +30,7 @@ from samba.inspection.running import (
     run_command,
     write_output,
 )
+from samba.support import layout
 from samba.support.layout import count_text, paragraph, table, terminal_width
 
 __all__ = [
@@ -249,12 +251,7 @@ def seconds_text(seconds: float) -> str:
         >>> seconds_text(0.0), seconds_text(3.21e-7), seconds_text(0.00123), seconds_text(2.5)
         ('0', '0.321 us', '1.23 ms', '2.5 s')
     """
-    if seconds == 0:
-        return "0"
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"
+    return layout.seconds_text(seconds) if seconds else "0"
 
 
 def amount_text(count: float, unit: str) -> str:
@@ -312,7 +309,14 @@ def _estimate(arguments: Sequence[str]) -> int:
         say_text(f"error: {error}", file=sys.stderr)
         return BAD_FILE
     if args.save is not None:
-        write_output(args.save, machine_toml(machine).encode(), inputs={"the PEF": args.pef})
+        write_output(
+            args.save,
+            machine_toml(machine).encode(),
+            inputs={"the PEF": args.pef},
+            what="machine",
+            then=f"estimate --machine {args.save}",
+            told=sys.stderr if args.json else None,
+        )
     schedules = [i for i, s in enumerate(program.schedules) if graph in (None, s.graph)]
     found = [estimate(program, i, machine) for i in schedules]
     if args.json:
@@ -350,7 +354,16 @@ def _machine(named: str, program: Program, *, saved: bool) -> Machine:
         return read_machine(named)
     from emulator.costs.measuring import measured_machine  # noqa: PLC0415  # it starts jax
 
-    return measured_machine({*multiplied_types(program), *(_SAVED if saved else ())})
+    dtypes = {*multiplied_types(program), *(_SAVED if saved else ())}
+    found = best_machine(lambda: measured_machine(dtypes), dtypes)
+    if not found.is_quiet:
+        say(
+            f"measured under load: other processes took {found.others:.0%} of the processors, so "
+            "the machine's best rates may be higher and these bounds too high. Measure again when "
+            "it is quiet: the best of all measurements counts.",
+            file=sys.stderr,
+        )
+    return found.machine
 
 
 def _print(program: Program, machine: Machine, found: Sequence[Estimate], order: str) -> None:

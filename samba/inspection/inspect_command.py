@@ -73,5 +73,6 @@ def _inspect(args: argparse.Namespace) -> int:
         )
         chosen = [make(found, width=width) for asked, make in lists if asked]
         text = "\n\n".join(chosen) or overview(found, width=width)
-    write_text(args.output, text, pef=args.pef)
+    then = "docs/program.md says what it means"
+    write_text(args.output, text, pef=args.pef, what="inspection", then=then)
     return 0

@@ -79,7 +79,8 @@ def _memory(args: argparse.Namespace) -> int:
     else:
         root = root_of(node.module for graph in program.graphs for node in graph.nodes)
         text = _text(described, root=root, alive=args.alive, width=terminal_width())
-    write_text(args.output, text, pef=args.pef)
+    then = "docs/run.md says what it means"
+    write_text(args.output, text, pef=args.pef, what="memory", then=then)
     return DONE
 
 

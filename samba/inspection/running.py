@@ -14,13 +14,16 @@ import signal
 import stat
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, TextIO
 
 from pef_schema import PefError, PefUnwritable, Program, SambaError
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import quoted
-from pef_schema.printable import json_text, printable, say_text
+from pef_schema.printable import json_text, printable, say, say_text
+from samba.support.layout import bytes_text, created_line
 
 __all__ = [
     "BAD_FILE",
@@ -42,6 +45,8 @@ __all__ = [
 DONE, FAILED, WRONG_USAGE, BAD_FILE = 0, 1, 2, 3
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_READER = 128 + signal.SIGPIPE
+_since: ContextVar[float] = ContextVar("since")
+"""When the command began."""
 _SHOWN = 8
 """Graphs that a message lists; the error's ``present`` holds all of them."""
 
@@ -119,6 +124,7 @@ def run_command(work: Callable[[], int], *, failed: int = FAILED) -> int:
         0
     """
     with _any_encoding(sys.stdout), _any_encoding(sys.stderr):
+        _since.set(time.perf_counter())
         try:
             try:
                 return work()
@@ -143,8 +149,16 @@ def run_command(work: Callable[[], int], *, failed: int = FAILED) -> int:
             return failed
 
 
-def write_output(path: str, data: bytes, *, inputs: Mapping[str, str]) -> None:
-    """Write a file as a whole, or not at all; ``-`` is standard output.
+def write_output(
+    path: str,
+    data: bytes,
+    *,
+    inputs: Mapping[str, str],
+    what: str,
+    then: str,
+    told: TextIO | None = None,
+) -> None:
+    """Write a file as a whole, or not at all, and say so; ``-`` is standard output.
 
     A device or a pipe is written to; anything else is replaced.
 
@@ -152,6 +166,9 @@ def write_output(path: str, data: bytes, *, inputs: Mapping[str, str]) -> None:
         path: Where to write.
         data: What.
         inputs: Paths that must not be written over, by what they are, e.g. ``the PEF``.
+        what: What the file is.
+        then: What to do with it.
+        told: Where it is said; on standard output if None.
 
     Raises:
         OutputOverInput: If one of them is the same file.
@@ -161,10 +178,10 @@ def write_output(path: str, data: bytes, *, inputs: Mapping[str, str]) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         return
-    for what, other in inputs.items():
+    for read, other in inputs.items():
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(path, other):
-                raise OutputOverInput(path=path, what=what)
+                raise OutputOverInput(path=path, what=read)
     if _is_special(path):
         try:
             with open(path, "wb") as file:
@@ -175,15 +192,19 @@ def write_output(path: str, data: bytes, *, inputs: Mapping[str, str]) -> None:
             raise PefUnwritable(f"cannot write: {error.strerror}", path=path) from None
         return
     write_atomically(path, [data])
+    now = time.perf_counter()
+    seconds, size = now - _since.get(now), bytes_text(len(data))
+    say(created_line(what, path, size=size, seconds=seconds, then=then), file=told)
 
 
-def write_text(path: str, text: str, *, pef: str) -> None:
+def write_text(path: str, text: str, *, pef: str, what: str, then: str) -> None:
     """Print text, or write it to a file; ``-`` is standard output.
 
     Args:
         path: Where to write.
         text: What; a line end follows.
         pef: The PEF that it is about, which must not be written over.
+        what, then: As for :func:`write_output`.
 
     Raises:
         OutputOverInput: If that is the same file.
@@ -192,7 +213,8 @@ def write_text(path: str, text: str, *, pef: str) -> None:
     if path == "-":
         say_text(text)
     else:
-        write_output(path, (printable(text) + "\n").encode(), inputs={"the PEF": pef})
+        data = (printable(text) + "\n").encode()
+        write_output(path, data, inputs={"the PEF": pef}, what=what, then=then)
 
 
 def chosen_graph(program: Program, name: str | None, *, pef: str) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
 
+from pef_schema.printable import one_line
 from samba.sambatensor import Materializer, SambaTensor
 
 __all__ = ["SambaParameter"]
@@ -75,3 +77,8 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        kind = f"samba.{type(self).__name__} {one_line(self._sn_name)}".rstrip()
+        trained = "" if self.requires_grad else ", requires_grad=False"
+        return f"{kind}{trained} containing:\n{self._values_text()}"

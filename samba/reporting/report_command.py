@@ -16,7 +16,6 @@ from pef_schema.errors import SambaError, quoted
 from pef_schema.printable import say_text
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
 from samba.reporting.page import Times, page
-from samba.support.layout import bytes_text
 from samba.support.strict_json import NotJson, parse_json
 
 __all__ = ["BadTimes", "run", "section_seconds"]
@@ -159,7 +158,5 @@ def _report(args: argparse.Namespace) -> int:
         return BAD_FILE
     facts = describe(program, read_info(args.pef), graph=index)
     data = page(program, facts, machine=machine, times=times).encode()
-    write_output(args.output, data, inputs=inputs)
-    if args.output != "-":
-        say_text(f"{args.output}: {bytes_text(len(data))}")
+    write_output(args.output, data, inputs=inputs, what="report", then="open it in a browser")
     return DONE

@@ -6,6 +6,7 @@ methods are those of the session's parts: the table in ``parts.py`` says whose.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import length_hint
@@ -14,16 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from pef_schema.printable import say
 from samba.errors import NotLoaded
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.compiling import compile_pef
+from samba.session.compiling import compile_pef, say_created
 from samba.session.hyperparams import random_state, set_random_state
 from samba.session.parts import SessionParts, callable_on_class
 from samba.session.program_slot import Counters
 from samba.session.request import RunRequest, listed
 from samba.session.settings import check_data_parallel_mode, compile_settings
+from samba.session.start_line import importing
 from samba.support import tracing
 from samba.support.given import flag_of, path_of, refuse_unknown, text_of
 from samba.support.tracing import refuse_while_tracing, set_tracing
@@ -135,6 +136,7 @@ class SambaSession(SessionParts):
             inference=inference,
             is_split_batch=is_split_batch,
         )
+        start = time.perf_counter()
         with self._slot.tracing():
             path = compile_pef(
                 model,
@@ -145,7 +147,8 @@ class SambaSession(SessionParts):
                 loss_indices=loss_indices,
                 metadata=pef_metadata,
             )
-        say(f"PEF file {path} created")
+        then = "samba.utils.trace_graph(model, inputs, optimizer, pef=...)"
+        say_created(path, seconds=time.perf_counter() - start, otherwise=then)
         self._slot.pef_path = str(path)
         return str(path)
 
@@ -187,7 +190,8 @@ class SambaSession(SessionParts):
             SambaError: If the PEF cannot be read, or model, inputs or optimizers are not
                 the compiled ones. What was loaded before stays loaded.
         """
-        from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
+        with importing():
+            from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
 
         self._slot.refuse_inside("load()")
         path = pef or self._slot.pef_path

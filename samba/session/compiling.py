@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +20,8 @@ from pef_schema.errors import PefUnwritable, quoted
 from pef_schema.printable import json_text, say
 from pef_schema.program import Program
 from pef_schema.verify import verify
+from samba.argconf.parsed import last_parsed_args
+from samba.argconf.reading import following_command
 from samba.compiler.build import build_multigraph, build_program
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.compiler.forms.listing import pef_log
@@ -29,9 +32,11 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions
 from samba.remembering.memory import open_memory
 from samba.session.settings import CompileSettings, loss_index_tuple
+from samba.session.start_line import tell_start
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
 from samba.support.given import mapping_of
+from samba.support.layout import bytes_text, created_line, seconds_text
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.trace_cache import trace_and_keep
@@ -90,11 +95,27 @@ def compile_pef(
         digest = _write(path, program, settings)
         if memory is not None:
             memory.keep(with_kept_state(traced), program.graphs[0], pef=digest)
+    tell_start(name, *[f"{what} {seconds_text(took)}" for what, took in stage.seconds.items()])
     if line := losses_line(program):
         say(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(listed))):
         tell("chosen-losses", doubt)
     return path
+
+
+def say_created(path: Path, *, seconds: float, otherwise: str) -> None:
+    """Say that a PEF was written, and what to do with it.
+
+    Args:
+        path: The PEF.
+        seconds: How long the compile took.
+        otherwise: How it is run where this process has no command line that says it.
+    """
+    parsed = last_parsed_args()
+    line = "" if parsed is None else following_command(parsed)
+    then = f"{line} --pef={shlex.quote(str(path))}" if line else otherwise
+    size = bytes_text(path.stat().st_size)
+    say(created_line("PEF file", str(path), size=size, seconds=seconds, then=then))
 
 
 def compile_graphs(

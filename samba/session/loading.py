@@ -38,8 +38,9 @@ from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
 from samba.session.outputs import output_handles
 from samba.session.program_slot import parse_pef, parse_with_digest
-from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
+from samba.session.settings import checks_indices, loss_index_tuple, note_settled, parsed_config
 from samba.support.deviations import Deviations
+from samba.support.layout import seconds_text
 from samba.support.progress import stages
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.random_draws import rate_argins
@@ -189,7 +190,8 @@ def load_pef(
         given = collect_inputs(model, inputs)
         arithmetic = compiled_arithmetic(dict(program.metadata))
         check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
-        traced = _trace(model, given, program, pef=pef, digest=digest)
+        traced, how = _trace(model, given, program, pef=pef, digest=digest)
+    start = (f"{how} in {seconds_text(stage.seconds['tracing'])}",)
     given = with_layouts_and_views(given, traced, model, inference=program.inference)
     used = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
@@ -197,6 +199,7 @@ def load_pef(
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
+    note_settled(program, [entry.tensor for entry in given.tensors])
     wanted = parsed_config(config)
     loaded = LoadedModel(
         model,
@@ -209,12 +212,13 @@ def load_pef(
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     loaded.watch(used)
+    loaded.only.start = start
     return loaded
 
 
 def _trace(
     model: torch.nn.Module, given: TraceInputs, program: Program, *, pef: str, digest: str
-) -> Traced:
+) -> tuple[Traced, str]:
     """The trace of a model that computes what a PEF does, remembered where that can be.
 
     Args:
@@ -225,13 +229,13 @@ def _trace(
         digest: Its digest; empty for no memory of traces.
 
     Returns:
-        The trace, with the rounding of the PEF.
+        The trace, with the rounding of the PEF, and how it was found, for people.
     """
     (graph,) = program.graphs
     memory = open_memory(model, given, inference=program.inference) if digest else None
     traced = None if memory is None else memory.recall(model, given, graph, pef=digest)
     if traced is not None:
-        return traced
+        return traced, "remembered"
     if memory is not None:
         forget_trace(model)  # that of a compile is compared by less than the memory's key
     with nullcontext() if memory is None else memory.watching():
@@ -243,7 +247,7 @@ def _trace(
     refuse_other_graph(traced, program, pef=pef)
     if memory is not None:
         memory.keep(traced, graph, pef=digest)
-    return traced
+    return traced, "traced"
 
 
 def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: str) -> Loaded:

@@ -23,7 +23,7 @@ from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
 from pef_schema.printable import json_text, printable, say_text
 from samba.abexit import SambaAtexit
-from samba.support.layout import bytes_text, some, table
+from samba.support.layout import bytes_text, seconds_text, some, table
 
 if TYPE_CHECKING:
     from emulator.device import Device  # loads jax, which a session without a program needs not
@@ -179,12 +179,12 @@ class Metrics:
         cache, host, wait = figures["cache"], figures["host_seconds"], figures["wait_seconds"]
         of = f" of rank {self.rank} of {self.size}" if self.size > 1 else ""
         rows = [
-            ("traces", some(self.traces, "model") + f" in {_seconds(self.trace_seconds)}"),
+            ("traces", some(self.traces, "model") + f" in {seconds_text(self.trace_seconds)}"),
             (
                 "compiles",
                 some(figures["compiles"], "plan")
-                + f": {_seconds(figures['lowering_seconds'])} lowering, "
-                f"{_seconds(figures['xla_seconds'])} in XLA or reading the cache",
+                + f": {seconds_text(figures['lowering_seconds'])} lowering, "
+                f"{seconds_text(figures['xla_seconds'])} in XLA or reading the cache",
             ),
             (
                 "executable cache",
@@ -213,25 +213,12 @@ def _times(latest: list[float], total: float, count: int) -> dict[str, float] | 
     }
 
 
-def _seconds(seconds: float) -> str:
-    """A time for people.
-
-    Example:
-        >>> _seconds(0.0), _seconds(3.21e-5), _seconds(0.00123), _seconds(2.5)
-        ('0 s', '32.1 us', '1.23 ms', '2.5 s')
-    """
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us" if seconds else "0 s"
-
-
 def _spread(times: dict[str, float] | None, count: int) -> str:
     if times is None:
         return "none timed"
     return (
-        f"median {_seconds(times['median'])}, p95 {_seconds(times['p95'])}, "
-        f"mean {_seconds(times['mean'])} of {some(count, 'timed run')}"
+        f"median {seconds_text(times['median'])}, p95 {seconds_text(times['p95'])}, "
+        f"mean {seconds_text(times['mean'])} of {some(count, 'timed run')}"
     )
 
 

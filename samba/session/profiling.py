@@ -21,6 +21,7 @@ from samba.profiler import PROFILER, Profiler
 from samba.session.program_slot import ProgramSlot
 from samba.session.timeline import TimelineKernels
 from samba.support.given import flag_of, path_of
+from samba.support.layout import bytes_text, created_line
 from samba.support.timeline import MOST_EVENTS, NoTimeline, Timeline
 
 __all__ = ["LEVEL_VARIABLE", "Profiling", "RuntimeProfile", "runtime_level"]
@@ -307,8 +308,11 @@ def _end_timeline() -> None:
     if not isinstance(timeline, Timeline):
         return
     PROFILER.put_on(None)
+    start = time.perf_counter()
     timeline.write()
-    say(f"timeline: {timeline.path}, {timeline.count} events")
+    size = f"{bytes_text(os.stat(timeline.path).st_size)}, {timeline.count} events"
+    seconds, then = time.perf_counter() - start, "open it at https://ui.perfetto.dev"
+    say(created_line("timeline", timeline.path, size=size, seconds=seconds, then=then))
     if timeline.left_out:
         _log.warning(
             "timeline %s: %d events after the first %d are left out; start_timeline(most=...) "

@@ -39,6 +39,7 @@ from samba.session.request import (
     same_items,
 )
 from samba.session.section_choice import SectionChooser, absence_of, frozen
+from samba.session.start_line import plan_text, tell_start
 from samba.session.timeline import Noted, Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watching import (
@@ -70,6 +71,7 @@ class Runner:
     Attributes:
         ticks: Loses an element with each run of the device.
         mark: How many it had left when a call began, set by who calls.
+        start: What the load has taken its time for; told with the first plan, and empty then.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Runner:
         self._times = device.counters.times
         self.ticks = device.counters.ticks
         self.mark = 0
+        self.start: tuple[str, ...] = ()
         self._graph = program.graphs[graph or 0]
         self._feeder = feeder
         feeder.counters = device.counters
@@ -484,7 +487,11 @@ class Runner:
         what = f"compiling {len(steps)} section steps"
         with stages(self._device.program.name, what) as stage:
             stage.start(what)
-            return self._device.plan(steps, whole=whole)
+            plan = self._device.plan(steps, whole=whole)
+        if self.start:
+            tell_start(self._device.program.name, *self.start, plan_text(plan.making))
+            self.start = ()
+        return plan
 
     # -- what a call asks for -----------------------------------------------
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import difflib
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from samba.argconf.options import OPTIONS
 from samba.argconf.parsed import divides_batch, last_parsed_args
+from samba.argconf.reading import looked_at, noted_fields
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
+
+if TYPE_CHECKING:
+    import torch
+
+    from pef_schema.program import Program
 
 _MAPPINGS = ("section", "spatial")
 _MODES = ("normal", "inorder", "optimal")
@@ -68,7 +74,7 @@ def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """
     if config is None:
         parsed = last_parsed_args()
-        return {} if parsed is None else vars(parsed)
+        return {} if parsed is None else noted_fields(parsed)
     if not isinstance(config, Mapping):
         raise ArgumentError(
             where="config_dict",
@@ -96,6 +102,29 @@ def _tell_misspelt(config: Mapping[str, Any]) -> None:
                 f"config_dict has {key!r}, which is no setting and is ignored; did you mean "
                 f"{near[0]!r}?",
             )
+
+
+def note_settled(program: Program, inputs: Iterable[torch.Tensor]) -> None:
+    """Take note that options say what the PEF says anyway: they have their effect then.
+
+    Args:
+        program: The program of the PEF.
+        inputs: What the model was traced with.
+    """
+    parsed = last_parsed_args()
+    if parsed is None:
+        return
+    asked, fields = looked_at(parsed), noted_fields(parsed)
+    # No set: an app may have made the option a list, which has no hash.
+    sizes = [t.shape[getattr(t, "batch_dim", None) or 0] for t in inputs if t.dim()]
+    settled = {
+        "batch_size": asked.get("batch_size") in sizes,
+        "inference": asked.get("inference") == program.inference,
+        "mapping": asked.get("mapping") == program.mapping,
+    }
+    for name, agrees in settled.items():
+        if agrees:
+            fields.get(name)
 
 
 def checks_indices(config: Mapping[str, Any]) -> bool:
@@ -145,11 +174,12 @@ def compile_settings(
     config = parsed_config(config)
     mapping = config.get("mapping") or "section"
     check_mapping(mapping, "config_dict['mapping']")
-    if not divides_batch(config.get("batch_size"), config.get("microbatch_size")):
+    sizes = looked_at(config)
+    if not divides_batch(sizes.get("batch_size"), sizes.get("microbatch_size")):
         raise ArgumentError(
             where="config_dict['microbatch_size']",
-            found=repr(config["microbatch_size"]),
-            wanted=f"a divisor of the batch size {config['batch_size']}",
+            found=repr(sizes["microbatch_size"]),
+            wanted=f"a divisor of the batch size {sizes['batch_size']}",
         )
     pef = _pef(config, name)
     return CompileSettings(

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 
 from pef_schema.printable import one_line
 
-__all__ = ["bytes_text", "count_text", "paragraph", "some", "table", "terminal_width"]
+__all__ = [
+    "bytes_text",
+    "count_text",
+    "created_line",
+    "paragraph",
+    "seconds_text",
+    "some",
+    "table",
+    "terminal_width",
+]
 
 _LEAST, _USUAL, _MOST = 20, 80, 240
 """Columns."""
@@ -55,6 +64,37 @@ def count_text(count: float) -> str:
             return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
         count /= 1000
     return ""
+
+
+def seconds_text(seconds: float) -> str:
+    """A time for people.
+
+    Example:
+        >>> [seconds_text(s) for s in (0.0, 3.21e-5, 0.00123, 2.5, 83.4, 4000.0)]
+        ['0 s', '32.1 us', '1.23 ms', '2.5 s', '83.4 s', '4000 s']
+    """
+    for factor, unit in ((1, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            shown = seconds * factor
+            return f"{shown:.0f} {unit}" if shown >= 1000 else f"{shown:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us" if seconds else "0 s"
+
+
+def created_line(what: str, path: str, *, size: str, seconds: float, then: str) -> str:
+    """The line that tells a file that was made.
+
+    Args:
+        what: What it is.
+        path: Where it lies.
+        size: How much is in it.
+        seconds: How long that took.
+        then: What to do with it.
+
+    Example:
+        >>> created_line("report", "a.html", size="43 KiB", seconds=0.31, then="open it")
+        'report a.html created: 43 KiB in 310 ms. Next: open it'
+    """
+    return f"{what} {path} created: {size} in {seconds_text(seconds)}. Next: {then}"
 
 
 def some(count: int, singular: str, plural: str = "") -> str:

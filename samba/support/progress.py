@@ -75,12 +75,14 @@ class BarLine:
         self._title = title
         # No thread that looks after bars: nothing is left behind.
         quiet = type("Bar", (bar,), {"monitor_interval": 0})
+        size = shutil.get_terminal_size()  # tqdm shows nothing where it finds 0 columns or rows
         self._bar = quiet(
             desc=title,
             total=total,
             file=stream,
             leave=False,
-            ncols=shutil.get_terminal_size().columns,  # tqdm shows nothing where it finds 0
+            ncols=size.columns,
+            nrows=size.lines,
             bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}",
         )
 
@@ -113,15 +115,28 @@ class Stages:
     Args:
         line: Where they are shown, None for nowhere.
         names: Their names, in order.
+
+    Attributes:
+        seconds: How long each stage took, in order.
     """
 
     def __init__(self, line: Line | None, names: Sequence[str]) -> None:
         self._line, self._names = line, tuple(names)
+        self.seconds: dict[str, float] = {}
+        self._now, self._since = "", 0.0
 
     def start(self, name: str) -> None:
         """Say that a stage begins."""
+        self.end()
+        self._now, self._since = name, time.perf_counter()
         if self._line is not None:
             self._line.show(name, self._names.index(name))
+
+    def end(self) -> None:
+        """Take down how long the last stage took."""
+        if self._now:
+            self.seconds[self._now] = time.perf_counter() - self._since
+            self._now = ""
 
 
 @contextmanager
@@ -141,9 +156,11 @@ def stages(title: str, *names: str) -> Iterator[Stages]:
         ...     stage.start("writing")
     """
     line = _line(title, len(names))
+    found = Stages(line, names)
     try:
-        yield Stages(line, names)
+        yield found
     finally:
+        found.end()
         if line is not None:
             line.close()
 

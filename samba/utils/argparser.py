@@ -11,19 +11,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pef_schema import PefError, read_info
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
+from samba.argconf.app_parser import WRONG_USAGE, AppParser, given_options, run_command
 from samba.argconf.options import COMMANDS, OPTIONS
 from samba.argconf.parsed import (
+    begins_app,
     default_fields,
     divides_batch,
     last_parsed_args,
     note_parsed,
     tell_lost,
+    tell_unread,
 )
+from samba.argconf.reading import NotedArgs
 from samba.session.process import session
+from samba.session.start_line import note_imports
 from samba.support.deviations import tell
 from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
+from samba.utils.uncaught import show_uncaught_as_messages
 
 __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
 
@@ -60,7 +67,7 @@ def parse_app_args(
         The parsed arguments. All built-in fields are there, whatever the sub-command.
 
     Raises:
-        SystemExit: The command line is wrong; argparse has printed why.
+        SystemExit: The command line is wrong, or the PEF that it names; a line has said why.
         DataParallelError: Other replicas do not come.
 
     Example:
@@ -69,8 +76,11 @@ def parse_app_args(
         ('compile', 64, 4, True, 'section')
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    of_process = begins_app(arguments)
+    if of_process:
+        note_imports()
     show_all = dev_mode or "--debug" in arguments
-    parser = argparse.ArgumentParser(description="The commands are the ways to use this app.")
+    parser = AppParser(description="The commands are the ways to use this app.")
     commands = parser.add_subparsers(dest="command", required=True)
     own = {"test": test_parser_fn, "run": run_parser_fn}
     redeclared: dict[str, set[str]] = {}
@@ -85,7 +95,11 @@ def parse_app_args(
                 declare(sub)
         redeclared[command] = _follow_redeclarations(sub, built_in)
         _free_of_pef(sub, arguments)
-    args = parser.parse_args(arguments)
+        sub.arguments, sub.others = arguments, commands.choices
+    args, unknown = parser.parse_known_args(arguments)
+    chosen = commands.choices[args.command]
+    if unknown:
+        chosen.error(f"unrecognized arguments: {' '.join(unknown)}")
     for field, default in default_fields().items():
         if not hasattr(args, field):
             setattr(args, field, default)
@@ -93,12 +107,12 @@ def parse_app_args(
         args.dev_mode = dev_mode
     sizes = args.batch_size, args.microbatch_size
     if "microbatch_size" not in redeclared[args.command] and not divides_batch(*sizes):
-        commands.choices[args.command].error(
+        chosen.error(
             f"argument -mb/--microbatch-size: found {sizes[1]}, "
             f"wanted a divisor of the batch size {sizes[0]}"
         )
     if args.timeline_kernels and not args.timeline:
-        commands.choices[args.command].error(
+        chosen.error(
             "argument --timeline-kernels: it adds kernels to a timeline; name its file by "
             "--timeline FILE"
         )
@@ -106,14 +120,17 @@ def parse_app_args(
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
     _take_older_name(args, redeclared[args.command])
+    if of_process:
+        _check_pef(chosen, args, redeclared[args.command])
+        show_uncaught_as_messages(debug=bool(args.debug))
     note_parsed(args)
-    if args.timeline and arguments == sys.argv[1:]:
+    if args.timeline and of_process:
         session.start_timeline(args.timeline, kernels=args.timeline_kernels)
     tell_lost(args, redeclared[args.command])
-    if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
+    if str(args.command).startswith("measure-") and of_process:
         note_measured()
         atexit.register(_tell_nothing_measured, args.command, os.getpid())
-    if args.command == "test" and arguments == sys.argv[1:]:
+    if args.command == "test" and of_process:
         atexit.register(_tell_nothing_tested, os.getpid())
     parallel, split = args.data_parallel, args.tensor_parallel
     if (parallel or split in ("batch", "weight")) and args.command != "compile":
@@ -126,7 +143,37 @@ def parse_app_args(
                 "the only replica. Start several: python -m samba launch -n 2 "
                 f"{Path(sys.argv[0]).name} {' '.join(arguments)}",
             )
+    if of_process:
+        given = given_options(chosen, arguments)
+        given.pop("json", None)  # apps read it by its newer name
+        following = ""
+        if args.command == "compile":
+            following = run_command(commands.choices["run"], arguments, sys.argv[0])
+        args = NotedArgs(args, given, following)
+        note_parsed(args)
+        atexit.unregister(_tell_unread)  # what was parsed last counts
+        atexit.register(_tell_unread, args, redeclared[args.command], os.getpid())
     return args
+
+
+def _check_pef(parser: AppParser, args: argparse.Namespace, apps: set[str]) -> None:
+    """Ends the process if the PEF to run cannot be read, before a model is built for it.
+
+    An app that declares ``--pef`` itself may mean anything by it.
+    """
+    if args.command == "compile" or not args.pef or "pef" in apps:
+        return
+    try:
+        read_info(args.pef)
+    except PefError as error:
+        parser.exit(WRONG_USAGE, text=f"{parser.prog}: error: argument -p/--pef: {error}")
+
+
+def _tell_unread(args: argparse.Namespace, apps: set[str], process: int) -> None:
+    """Names options that nothing has read, where the app has done what it was asked to do."""
+    done = session.has_run or session.counters.traces
+    if done and not hasattr(sys, "last_value") and os.getpid() == process:
+        tell_unread(args, apps)
 
 
 def _take_older_name(args: argparse.Namespace, redeclared: set[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from samba.argconf.options import COMMANDS
+from samba.argconf.reading import noted_fields
 from samba.errors import ArgumentError
 from samba.session.process import session
 from samba.utils import measure, utils
@@ -63,7 +64,7 @@ def common_app_driver(
             optim,
             name=name,
             app_dir=app_dir,
-            config_dict=vars(args),
+            config_dict=noted_fields(args),
             pef_metadata=get_pefmeta(args, model),
             init_output_grads=init_output_grads,
             squeeze_bs_dim=squeeze_bs_dim,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pef_schema import read_pef
+from samba.argconf.reading import looked_at
 from samba.errors import SambaError
 from samba.version import __version__
 
@@ -69,7 +70,7 @@ def get_pefmeta(args: Namespace, model: torch.nn.Module) -> dict[str, str]:
         >>> get_pefmeta(Namespace(batch_size=8), torch.nn.ReLU())["batch_size"]
         '8'
     """
-    return get_pefmeta_dict(vars(args), model)
+    return get_pefmeta_dict(looked_at(args), model)
 
 
 def get_pefmeta_dict(args: Mapping[str, Any], model: torch.nn.Module) -> dict[str, str]:

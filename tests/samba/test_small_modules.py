@@ -177,7 +177,7 @@ def test_an_inconsistent_test_names_what_differs() -> None:
 
 def test_gold_files(pefs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = Namespace(gold_file_path=str(tmp_path / "gold.pt"))
-    for text in ("written", "10 tensors are those of"):
+    for text in ("gold.pt created: ", "10 tensors are those of"):
         scene = pefs.loaded(NO_OPTIMIZER)
         TestWithGold(args, "mlp", scene.model, None, None).test()
         assert text in capsys.readouterr().out

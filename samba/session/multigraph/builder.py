@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from pef_schema.printable import say
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
-from samba.session.compiling import compile_graphs
+from samba.session.compiling import compile_graphs, say_created
 from samba.session.graphs import (
     GraphPart,
     GraphTrace,
@@ -214,6 +214,7 @@ class GraphBuilder:
             )
         parts, traces = self._parts("compile_multigraph()")
         program_name = name or type(traces[0].model).__name__.lower()
+        start = time.perf_counter()
         path = compile_graphs(
             [part.traced for part in parts],
             name=program_name,
@@ -226,7 +227,8 @@ class GraphBuilder:
         )
         if path is None:
             return None
-        say(f"PEF file {path} created")
+        then = "samba.session.init_multigraph_runtime(pef=...)"
+        say_created(path, seconds=time.perf_counter() - start, otherwise=then)
         return str(path)
 
     def init_multigraph_runtime(self, pef: str, transfer_device: bool = True) -> None:

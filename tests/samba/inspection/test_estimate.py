@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from emulator.costs.machine_file import read_machine
+from emulator.costs.roofline import Machine
 from emulator.costs.steps import schedule_cost, section_cost
 from pef_schema import read_pef, write_pef
 from pef_schema.program import Call, Schedule
@@ -115,7 +116,7 @@ def test_a_section_that_is_called_twice(capsys, machine, tmp_path):
 
 
 def test_this_machine_is_measured_and_kept_where_that_is_asked(capsys, tmp_path, monkeypatch):
-    from emulator.costs import measuring, timing
+    from emulator.costs import best_machine, measuring, timing
 
     monkeypatch.setattr(measuring, "SHAPES", ((8, 8, 8),))
     monkeypatch.setattr(timing, "_NEAR", (1 << 12,))
@@ -123,6 +124,7 @@ def test_this_machine_is_measured_and_kept_where_that_is_asked(capsys, tmp_path,
     monkeypatch.setattr(timing, "_LEAST_COPIED", 1 << 14)
     measured = measuring.measured_machine
     monkeypatch.setattr(measuring, "measured_machine", lambda dtypes: measured(dtypes, 0.0))
+    monkeypatch.setattr(best_machine, "share_of_others", lambda busy, own, seconds: 0.0)
     code, _, err = run(capsys, PEF, "--machine", "this")
     assert (code, err) == (0, "") and list(tmp_path.iterdir()) == []
     kept = tmp_path / "this.toml"
@@ -135,6 +137,24 @@ def test_this_machine_is_measured_and_kept_where_that_is_asked(capsys, tmp_path,
     assert code == 1 and err.startswith("error: ") and "there is no folder" in err
     code, _, err = run(capsys, PEF, "--machine", "this", "--save", PEF)
     assert code == 2 and "would replace the PEF" in err
+
+
+def test_a_measurement_under_load_is_told(capsys, monkeypatch):
+    from emulator.costs import best_machine, measuring
+
+    tries = []
+
+    def measured(dtypes):
+        tries.append(dtypes)
+        rates = tuple((dtype, 1e9 * len(tries)) for dtype in sorted(dtypes))
+        return Machine(name="m", rates=rates, bandwidth=1e9)
+
+    monkeypatch.setattr(measuring, "measured_machine", measured)
+    monkeypatch.setattr(best_machine, "share_of_others", lambda busy, own, seconds: 0.48)
+    code, out, err = run(capsys, PEF, "--machine", "this")
+    assert code == 0 and "float32 3 GFLOP/s" in out and len(tries) == 3
+    (line,) = err.splitlines()
+    assert line.startswith("measured under load: other processes took 48% of the processors")
 
 
 def test_files_that_are_none(capsys, machine, tmp_path):

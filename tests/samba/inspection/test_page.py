@@ -17,7 +17,7 @@ from examples import lenet
 from pef_schema import read_pef
 from samba.__main__ import main
 from samba.inspection.estimate import _parser, as_dict, estimate, run
-from tests.pages import page
+from tests.pages import page, without_sizes
 from tests.processes import finished
 
 PAGES = {
@@ -33,7 +33,6 @@ _VARIES = (
     (re.compile(r"[\d,]+ bytes, format"), "N bytes, format"),
     (re.compile(r"digest [0-9a-f]{16}"), "digest D"),
     (re.compile(r"lines are below .*"), "lines are below F"),
-    (re.compile(r"lenet.html: [\d.]+ KiB"), "lenet.html: N KiB"),
     # Times of sections, and the widths of their columns.
     (re.compile(r"(?m)^( *\d+ +[A-Z+]+ +\w+ +\d+) (?: +\d+\.\d+){4} %"), r"\1 T"),
     (re.compile(r"(?m)(?<=calls) +min ms +median ms +max ms +share"), " T"),
@@ -78,7 +77,7 @@ def plain(text: str) -> str:
     """Text without what varies from place to place."""
     for pattern, instead in _VARIES:
         text = pattern.sub(instead, text)
-    return text
+    return without_sizes(text)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -74,15 +74,15 @@ def test_an_output_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     pef, out = tmp_path / "net.pef", tmp_path / "out.txt"
     write_pef(pef, training())
     before = pef.read_bytes()
-    write_output(str(out), b"text", inputs={"the PEF": str(pef)})
+    write_output(str(out), b"text", inputs={"the PEF": str(pef)}, what="page", then="read it")
     assert out.read_bytes() == b"text"
     (tmp_path / "link.pef").symlink_to(pef)
     for path in (str(pef), str(tmp_path / "link.pef")):
         with pytest.raises(OutputOverInput, match="the output would replace the PEF"):
-            write_output(path, b"text", inputs={"the PEF": str(pef)})
+            write_output(path, b"text", inputs={"the PEF": str(pef)}, what="page", then="read it")
     for path in (tmp_path, tmp_path / "none" / "out.txt"):
         with pytest.raises(PefUnwritable):
-            write_output(str(path), b"text", inputs={})
+            write_output(str(path), b"text", inputs={}, what="page", then="read it")
     assert pef.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["link.pef", "net.pef", "out.txt"]
 
@@ -92,12 +92,12 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     os.mkfifo(path)
     reader = threading.Thread(target=lambda: found.append(path.read_bytes()))
     reader.start()
-    write_output(str(path), b"text", inputs={})
+    write_output(str(path), b"text", inputs={}, what="page", then="read it")
     reader.join(30)
     assert found == [b"text"]
     assert stat.S_ISFIFO(os.stat(path).st_mode)
     with pytest.raises(PefUnwritable, match="No space left"):
-        write_output("/dev/full", b"text", inputs={})
+        write_output("/dev/full", b"text", inputs={}, what="page", then="read it")
 
 
 @pytest.fixture(scope="module")

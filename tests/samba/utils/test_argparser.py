@@ -160,8 +160,8 @@ def test_list_defaults_are_not_shared():
 
 
 def test_arguments_of_the_process(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["app.py", "run", PEF])
-    assert parse_app_args().command == "run"
+    monkeypatch.setattr(sys, "argv", ["app.py", "compile"])
+    assert parse_app_args().command == "compile"
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c != "compile"])
@@ -177,6 +177,37 @@ def test_mistakes(capsys):
     assert "unrecognized arguments: --no-such" in fails(capsys, ["compile", "--no-such"])
     assert "invalid choice: 'train'" in fails(capsys, ["train"])
     assert "invalid int value: 'x'" in fails(capsys, ["compile", "-b", "x"])
+
+
+@pytest.mark.parametrize(
+    ("line", "guess"),
+    [
+        ("compile --pefname=x", "Did you mean --pef-name for --pefname?"),
+        ("compile --outputfolder x", "Did you mean --output-folder for --outputfolder?"),
+        ("run -p x --pefname=x", "Did you mean --pef-name, which compile has, for --pefname?"),
+        ("run -p x --pef-name=x", "--pef-name is an option of compile."),
+        ("compile -b 8 --reduce-on-rdu", "--reduce-on-rdu is an option of run, test, measure-"),
+        ("run --peff=x", "are required: -p/--pef. Did you mean --pef for --peff?"),
+        ("compile --epoch 3", "Did you mean --epochs for --epoch?"),
+    ],
+)
+def test_a_misspelt_option_is_answered_in_one_line(line, guess, capsys):
+    functions = {"common_parser_fn": lambda p: p.add_argument("--epochs", type=int)}
+    text = fails(capsys, line.split(), **functions)
+    assert guess in text
+    command = line.split()[0]
+    assert text.count("\n") == 1
+    assert f"{command}: error: " in text and text.endswith(f"{command} --help lists the options.\n")
+
+
+@pytest.mark.parametrize("word", ["--batch", "--batch=8", "--infer", "--grad-accumulation"])
+def test_an_option_is_not_abbreviated(word, capsys):
+    text = fails(capsys, ["compile", word])
+    assert f"unrecognized arguments: {word}. Did you mean --" in text
+
+
+def test_a_word_like_no_option_is_not_guessed_at(capsys):
+    assert "mean" not in fails(capsys, ["compile", "--zzzzzz", "-Z", "word"])
 
 
 def test_options_of_apps_by_command(capsys):

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import samba
+from pef_schema import write_pef
 from pef_schema.errors import PefUnwritable, SambaError
 from samba import utils
 from samba.abexit import SambaAtexit
@@ -31,6 +32,7 @@ from samba.utils.pef_utils import (
     get_pefmeta_dict,
 )
 from tests.api.covers import covers
+from tests.pef_schema.samples import training
 from tests.processes import finished
 
 
@@ -302,16 +304,23 @@ def test_version_is_the_projects():
     assert samba.__version__ == project["project"]["version"]
 
 
-def test_a_command_that_measures_nothing_says_so(monkeypatch, capsys):
+def test_a_command_that_measures_nothing_says_so(monkeypatch, capsys, tmp_path):
+    write_pef(tmp_path / "p", training())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # the command line sets another
     at_exit: list[tuple] = []
     monkeypatch.setattr(atexit, "register", lambda *call: at_exit.append(call))
-    monkeypatch.setattr(atexit, "unregister", lambda _: at_exit.clear())
+    monkeypatch.setattr(
+        atexit,
+        "unregister",
+        lambda f: at_exit.__setitem__(slice(None), [c for c in at_exit if c[0] != f]),
+    )
     monkeypatch.setattr(sys, "argv", ["app.py", "measure-sections", "--pef=p"])
     parsed("measure-performance", "--pef=p")  # not the command of this process
     assert at_exit == []
     for _ in range(2):
         argparser.parse_app_args()
-    ((tell, *arguments),) = at_exit
+    (tell, *arguments), unread = at_exit
     ends: list[int] = []
     monkeypatch.setattr(SambaAtexit, "end", ends.append)
     monkeypatch.setattr(type(samba.session), "has_run", False)
@@ -325,7 +334,7 @@ def test_a_command_that_measures_nothing_says_so(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("measure-sections: nothing was measured. It would")
     with pytest.raises(ArgumentError, match="n_iterations"):
         samba.utils.measure_sections(MODEL, (), n_iterations=0)
-    assert at_exit == []
+    assert at_exit == [unread]
 
 
 # -- parse_dtype -----------------------------------------------------------------------

@@ -231,13 +231,15 @@ def ended(tmp_path_factory) -> dict[str, CompletedProcess[str]]:
         "backward": ["backward() of SambaTensor net__", "parameter.sn_grad", "Leave backward()"],
     }.items(),
 )
-def test_an_error_is_one_traceback(ended, name, parts):
+def test_a_mistake_is_one_message(ended, name, parts):
     done = ended[name]
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback (most recent call last)") == 1
+    of_command_line = name in ("no pef", "folder")
+    assert done.returncode == (2 if of_command_line else 1)
+    assert "Traceback" not in done.stderr
     assert all(part in done.stderr for part in parts), done.stderr
-    own = [line for line in done.stderr.splitlines() if "runpy" not in line]
-    assert len(own) <= 32, done.stderr
+    begin = "net.py run: error: argument -p/--pef: " if of_command_line else ".py:2"
+    assert begin in done.stderr
+    assert len(done.stderr.splitlines()) <= (1 if of_command_line else 9), done.stderr
 
 
 @pytest.mark.slow
@@ -285,6 +287,22 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
     )
     assert cli.main(["xyz"]) == 2
     assert "no command 'xyz'. The commands are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("timeline", ["--timeline FILE", "start_timeline", "(docs/run.md, A timeline of runs)"]),
+        ("metrics", ["SAMBA_METRICS=1", "(docs/run.md, What has a session done?)"]),
+        ("measure-sections", ["python app.py measure-sections", "docs/tutorial.md"]),
+        ("gate", ["python -m bench gate"]),
+    ],
+)
+def test_what_only_pages_tell_of_names_its_page(command, parts, capsys):
+    assert cli.main([command, "x"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"python -m samba: {command} is no command; ")
+    assert all(part in line for part in parts)
 
 
 def test_a_script_that_is_not_there_starts_no_replica(capsys, tmp_path, monkeypatch):

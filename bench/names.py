@@ -1,0 +1,95 @@
+"""Names that the command line offers, for help texts without torch, of which the cases are made.
+
+``tests/bench/test_names.py`` holds them against the cases and the suites.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CASES", "SMALL", "SUITES", "TIMED"]
+
+CASES = (
+    "logreg-1",
+    "logreg-64",
+    "res_ffn",
+    "lenet-1",
+    "lenet-32",
+    "lenet-256",
+    "resnet18",
+    "gpt",
+    "gpt2",
+    "lstm",
+    "mlp_bf16",
+    "chain_o0",
+)
+"""Keys of ``bench.models.CASES``."""
+
+TIMED = (
+    *CASES,
+    "mixer",
+    "encoder",
+    "unet",
+    "dlrm",
+    "gru",
+    "vit",
+    "mobilenet",
+    "generator",
+    "wavenet",
+    "moe",
+    "post_norm_dropout",
+    "post_norm",
+    "gpt2_dropout",
+    "bert",
+    "vit_drop_path",
+    "mlp_dropout",
+    "steps-50",
+    "steps-200",
+    "steps-1000",
+)
+"""Keys of ``bench.models.TIMED``."""
+
+SMALL = (
+    "logreg-1",
+    "res_ffn",
+    "lenet",
+    "resnet18",
+    "gpt",
+    "gpt2",
+    "lstm",
+    "mlp_bf16",
+    "chain_o0",
+    "mixer",
+    "encoder",
+    "unet",
+    "dlrm",
+    "gru",
+    "vit",
+    "mobilenet",
+    "generator",
+    "wavenet",
+    "moe",
+    "post_norm_dropout",
+    "post_norm",
+    "gpt2_dropout",
+    "bert",
+    "vit_drop_path",
+    "mlp_dropout",
+    "steps",
+)
+"""Keys of ``bench.models.SMALL``."""
+
+SUITES = (
+    "compile",
+    "limit",
+    "steps",
+    "unseen",
+    "ordinary",
+    "sections",
+    "thunks",
+    "host",
+    "memory",
+    "transfer",
+    "overlap",
+    "alone",
+    "ddp",
+)
+"""Keys of ``bench.run.SUITES``."""
