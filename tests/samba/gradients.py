@@ -97,22 +97,25 @@ def follow_torch(
             key = trace_cache._key(model, collect_inputs(model, given()), inference=False)
             trace_cache._kept[model] = replace(trace, key=key)
         utils.trace_graph(model, given(), sgd(model), pef=pef)
-        for step, loss in enumerate(losses):
-            close(samba.session.run(given(step), model.output_tensors)[0], loss)
+        for step, wanted in enumerate(losses):
+            found = samba.session.run(given(step), model.output_tensors)
+            for ours, theirs in zip(found, wanted, strict=True):
+                close(ours, theirs)
         samba.session.to_cpu(model)
         for path, weight in host.named_parameters():
             close(model.get_parameter(path), weight.detach(), path)
     return model
 
 
-def _trained(host: nn.Module) -> list[torch.Tensor]:
-    """Losses of some steps in plain torch."""
+def _trained(host: nn.Module) -> list[list[torch.Tensor]]:
+    """Results of some steps in plain torch; the first of each is the loss."""
     optimizer = sgd(host)
     losses = []
     for step in range(STEPS):
         optimizer.zero_grad()
-        loss = host(*batch(step))
-        loss.backward()
+        found = host(*batch(step))
+        results = found if isinstance(found, tuple) else (found,)
+        results[0].backward()
         optimizer.step()
-        losses.append(loss.detach())
+        losses.append([result.detach() for result in results])
     return losses
