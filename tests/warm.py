@@ -8,6 +8,7 @@ about what happens later. Those that are about the start, or what it loads, take
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import select
@@ -27,6 +28,8 @@ from tests.processes import SECONDS, hung
 
 ROOT = Path(__file__).parents[1]
 _HEAD = "import torch, torch._dynamo, jax, numpy, sambaflow.samba, sklearn.datasets"
+STRICT = "import warnings; warnings.simplefilter('error')"
+"""What ``-W error`` does, as code."""
 _AT_IMPORT = ("JAX_", "OMP_", "ONEDNN_", "PYTHONHASHSEED", "PYTHONWARNINGS", "TORCH_")
 """Variables that are read when modules are imported begin so."""
 _MOST_BYTES = 2**20
@@ -115,12 +118,15 @@ def forked(head: str, codes: Sequence[str]) -> list[CompletedProcess[str]]:
     """Run each code in a process of its own that is forked after ``head`` has run.
 
     Args:
-        head: Code that all of them begin with: imports. Warnings are errors from there on.
+        head: Code that all of them begin with: imports. Warnings are errors from there on. Without
+            it the processes are forked from the one that all tests of this process share.
         codes: Code that needs a fresh process.
 
     Returns:
         How each process ended.
     """
+    if not head:
+        return [finished([sys.executable, "-c", f"{STRICT}\n{code}"]) for code in codes]
     server = _Server(head, "-W", "error")
     try:
         return [finished([sys.executable, "-c", code], server=server) for code in codes]
@@ -211,7 +217,8 @@ class _Server:
             self._process = Popen(
                 [sys.executable, *self._options, "-c", code],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                # Sets have another order there than here.
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"},
                 stdin=DEVNULL,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
@@ -246,6 +253,8 @@ def serve(descriptor: int) -> None:
 
     In a forked process this runs the command and returns, and the process ends as Python does.
     """
+    gc.collect()
+    gc.freeze()
     control = socket.socket(fileno=descriptor)
     running: dict[int, int] = {}
     while True:

@@ -173,7 +173,8 @@ def _copy_changed(graph: Graph, model: str) -> None:
     if not changes:
         return
     place = places_of(graph)
-    refused = []
+    refused: list[Node] = []
+    copied: list[Node] = []
     for detached, writers in changes.items():
         base = detached.args[0]
         if not isinstance(base, Node) or not _floats(base):
@@ -186,12 +187,14 @@ def _copy_changed(graph: Graph, model: str) -> None:
             for source in node.all_input_nodes
         ):
             refused.append(first)
-            continue
+        else:
+            copied.append(detached)
+    _refuse(refused, model)
+    for detached in copied:
         with graph.inserting_after(detached):
             copy = graph.call_function(torch.ops.aten.clone.default, (detached,))
         copy.meta = {**detached.meta, "val": detached.meta["val"].clone()}
         detached.replace_all_uses_with(copy, delete_user_cb=lambda user, own=copy: user is not own)
-    _refuse(refused, model)
 
 
 def _refuse(nodes: Iterable[Node], model: str, why: str = "") -> None:

@@ -38,6 +38,24 @@ class Mlp(nn.Module):
         return F.cross_entropy(out, y), out
 
 
+class Together(nn.Module):
+    """Several models of the same inputs as one, so that one compile tries them all.
+
+    Args:
+        parts: The models by name; each returns its loss, or a tuple that begins with it.
+    """
+
+    def __init__(self, parts: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict(dict(parts))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = [part(x, y) for part in self.parts.values()]
+        results = [result if isinstance(result, tuple) else (result,) for result in found]
+        losses = torch.stack([result[0] for result in results])
+        return losses.sum(), losses, *[other for result in results for other in result[1:]]
+
+
 def features(batch: int = 5) -> Tensors:
     """Inputs of :class:`Mlp`."""
     generator = torch.Generator().manual_seed(1)

@@ -201,4 +201,5 @@ def loader(scene: Scene) -> bool:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error")
     main(sys.argv[1], slow="slow" in sys.argv[2:])

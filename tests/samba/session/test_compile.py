@@ -20,11 +20,9 @@ from samba.errors import ArgumentError
 from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.pages import without_sizes
-from tests.processes import finished
 from tests.samba.shared_traces import own_traces
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
-
-ROOT = Path(__file__).parents[3]
+from tests.warm import finished
 
 
 @pytest.fixture(autouse=True)
@@ -298,19 +296,16 @@ import sys
 from tests.samba.session.test_compile import BOTH, INFERENCE
 for world in (BOTH, INFERENCE):
     world.build().compile(sys.argv[1])
+print(hash("a"))
 """
 
 
 def test_two_processes_write_the_same_bytes(tmp_path):
     """Nothing in a PEF depends on the order of a set or on an address."""
     ours = [Path(world.build().compile(tmp_path / "ours")) for world in (BOTH, INFERENCE)]
-    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    done = finished(
-        [sys.executable, "-c", _COMPILE, str(tmp_path / "theirs")],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": seed},
-    )
+    done = finished([sys.executable, "-c", _COMPILE, str(tmp_path / "theirs")])
     assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) != hash("a"), "sets have one order in both"
     for pef in ours:
         twin = tmp_path / "theirs" / pef.relative_to(tmp_path / "ours")
         assert pef.read_bytes() == twin.read_bytes()

@@ -19,7 +19,7 @@ from samba.session.check_pef import GraphMismatch
 from samba.tracer import trace_cache
 from samba.tracer.errors import GradientError
 from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd
-from tests.samba.worlds import close
+from tests.samba.worlds import Together, close
 
 
 class ClippedSign(Function):
@@ -187,16 +187,15 @@ class Nested(Base):
         return self.middle(Outer.apply(h))
 
 
-FORMS = (Sign, Exponential, Scaled, TwoInputs, OneOutputUnused, BothOutputsUsed)
-MORE = (OnAParameter, WithoutGradients, Checkpointed, Nested)
+FORMS = (
+    *(Sign, Exponential, Scaled, TwoInputs, OneOutputUnused, BothOutputsUsed),
+    *(OnAParameter, WithoutGradients, Checkpointed, Nested),
+)
 
 
 @pytest.mark.parametrize("levels", LEVELS, ids="-".join)
-@pytest.mark.parametrize("make", [*FORMS, *MORE], ids=lambda cls: cls.__name__)
-def test_the_device_runs_the_backward_of_a_function(
-    make: type[Base], levels: tuple[str, ...], tmp_path
-):
-    follow_torch(make, tmp_path, levels)
+def test_the_device_runs_the_backward_of_a_function(levels: tuple[str, ...], tmp_path):
+    follow_torch(lambda: Together({cls.__name__: cls() for cls in FORMS}), tmp_path, levels)
 
 
 def test_calls_of_one_function_share_a_gradient(tmp_path):

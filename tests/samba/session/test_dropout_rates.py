@@ -17,6 +17,7 @@ from pef_schema import read_pef
 from pef_schema.program import Node, Ref
 from samba.session.check_pef import GraphMismatch
 from samba.tracer.random_draws import keep_dropout, rate_argins
+from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import World, close, told
 
 
@@ -266,7 +267,7 @@ class Loaded:
 
     def __init__(self, folder: Path, **config: str) -> None:
         torch.manual_seed(0)
-        self.model = samba.from_torch_model_(Draws())
+        self.model = share_trace(samba.from_torch_model_(Draws()))
         self.inputs = (samba.from_torch_tensor(torch.randn(SIZE), name="x"),)
         config = {"output_folder": str(folder), "pef_name": "draws", **config}
         pef = samba.session.compile(self.model, self.inputs, None, config_dict=config)

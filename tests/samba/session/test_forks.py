@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import finished
 from tests.samba.session import fork_driver
-
-ROOT = Path(__file__).parents[3]
+from tests.warm import finished
 
 REFUSED = (
     "run",
@@ -40,12 +37,7 @@ REFUSED = (
 
 def drive(folder: Path, *which: str) -> tuple[dict[str, Any], str]:
     """What the driver saw, and what it wrote beside."""
-    done = finished(
-        [sys.executable, "-W", "error", fork_driver.__file__, str(folder), *which],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        seconds=300,
-    )
+    done = finished([sys.executable, fork_driver.__file__, str(folder), *which], seconds=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
 

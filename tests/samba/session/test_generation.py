@@ -15,7 +15,7 @@ import samba.utils as utils
 from samba.graph import FwdGraph
 from tests.samba.worlds import close
 
-WORDS, WIDTH, ROOM, PROMPTS, LAYERS = 20, 16, 8, (3, 5), 2
+WORDS, WIDTH, ROOM, PROMPTS, LAYERS = 20, 16, 8, (3,), 2
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -106,7 +106,7 @@ class Decoder(nn.Module):
 
 
 def traced(model: nn.Module) -> dict[str, Any]:
-    """Traces for prompts of two lengths and for single tokens, over one cache."""
+    """Traces for prompts and for single tokens, over one cache."""
     last = samba.from_torch_tensor(torch.zeros(1, 1, dtype=torch.int32), name="last_token_index")
     given: dict[str, Any] = {}
     made: dict[str, Any] = {}

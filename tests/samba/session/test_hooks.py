@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from samba import utils
 from samba.session.check_pef import GraphMismatch
 from samba.tracer.errors import GradientError
 from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd
-from tests.samba.worlds import close, deviations, told
+from tests.samba.worlds import Together, close, deviations, told
 
 
 def clips_inputs(model: Base) -> None:
@@ -83,7 +82,7 @@ def forward_hooks(model: Base) -> None:
 
 
 class HooksInForward(Base):
-    """On a tensor that was used before, in order, in place, with one that is removed."""
+    """Hooks on a tensor that was used before, in order, in place, with one that is removed."""
 
     def between(self, h: Tensor) -> Tensor:
         mask = self.middle(h) > 0
@@ -105,18 +104,20 @@ PREPARED = (
 )
 
 
+def hooked() -> nn.Module:
+    parts = {prepare.__name__: Base() for prepare in PREPARED}
+    return Together({**parts, "in_forward": HooksInForward()})
+
+
+def prepared(model: Any) -> None:
+    for prepare in PREPARED:
+        prepare(model.parts[prepare.__name__])
+
+
 @pytest.mark.parametrize("levels", LEVELS, ids="-".join)
-@pytest.mark.parametrize("prepare", PREPARED)
-def test_hooks_that_change_values_run(
-    prepare: Callable[..., None], levels: tuple[str, ...], tmp_path, caplog
-):
-    follow_torch(Base, tmp_path, levels, prepare)
+def test_hooks_that_change_values_run(levels: tuple[str, ...], tmp_path, caplog):
+    follow_torch(hooked, tmp_path, levels, prepared)
     assert not deviations(caplog)
-
-
-@pytest.mark.parametrize("levels", LEVELS, ids="-".join)
-def test_hooks_that_forward_puts_on_tensors_run(levels: tuple[str, ...], tmp_path):
-    follow_torch(HooksInForward, tmp_path, levels)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # torch's own

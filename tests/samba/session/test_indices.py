@@ -113,13 +113,45 @@ CASES: dict[str, tuple[Forward, torch.Tensor]] = {
 TRIED = (5, 6, 9, 10, 11, 59, 60, -1, -3, -6, -7, -10, -11, -61, -100, 255)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_torch_refuses_is_refused_and_nothing_else(case: str, tmp_path: Path) -> None:
-    forward, good = CASES[case]
-    host = Model(forward)
-    model = loaded(tmp_path, Model(forward), good)
+class AllCases(nn.Module):
+    """Every case, each with indices of its own and the same table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cases = nn.ModuleList([Model(forward) for forward, _ in CASES.values()])
+
+    def forward(self, x: torch.Tensor, *indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pairs = zip(self.cases, indices, strict=True)
+        return tuple([case(i, x) for case, i in pairs])
+
+
+def test_what_torch_refuses_is_refused_and_nothing_else(tmp_path: Path) -> None:
+    good = {f"i{number}": i for number, (_, i) in enumerate(CASES.values())}
+    whole = samba.from_torch_model_(AllCases())
+    inputs = named({"x": X, **good})
+    config = {"output_folder": str(tmp_path), "pef_name": "cases"}
+    pef = samba.session.compile(whole, inputs, inference=True, config_dict=config)
+    utils.trace_graph(whole, inputs, pef=pef)
+    for (case, (forward, i)), name, output in zip(
+        CASES.items(), good, whole.output_tensors, strict=True
+    ):
+        try:
+            refuses_as_torch(case, Model(forward), i, name, output)
+        except BaseException as error:
+            error.add_note(f"in case {case}")
+            raise
+
+
+def refuses_as_torch(
+    case: str, host: nn.Module, good: torch.Tensor, name: str, output: samba.SambaTensor
+) -> None:
+    """Indices that torch takes give its results, those that it refuses an error, for one case."""
+
+    def found(i: torch.Tensor) -> torch.Tensor:
+        return samba.to_torch(samba.session.run(named({name: i}), [output])[0])
+
     # Float32 sums of entries of order 1 in another order: some ulps, here and below.
-    torch.testing.assert_close(run(model, good), host(good, X).detach(), rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(found(good), host(good, X).detach(), rtol=2e-6, atol=2e-6)
     seen = set()
     for number in TRIED:
         if good.dtype is torch.uint8 and number < 0:
@@ -133,14 +165,15 @@ def test_what_torch_refuses_is_refused_and_nothing_else(case: str, tmp_path: Pat
                 wanted = host(i, X).detach()
             except (IndexError, RuntimeError):
                 with pytest.raises(IndexOutOfRange) as caught:
-                    run(model, i)
-                assert caught.value.tensor == "i" and caught.value.index == number
+                    found(i)
+                assert caught.value.tensor == name and caught.value.index == number
                 assert i[tuple(caught.value.position)] == number
                 seen.add("refused")
             else:
-                torch.testing.assert_close(run(model, i), wanted, rtol=2e-6, atol=2e-6)
+                torch.testing.assert_close(found(i), wanted, rtol=2e-6, atol=2e-6)
                 seen.add("taken")
     assert seen == ({"taken"} if case == "take_along_dim" else {"refused", "taken"})
+    found(good)
 
 
 def test_the_message_names_input_value_place_line_and_range(tmp_path: Path) -> None:
@@ -294,9 +327,9 @@ QUIET: dict[str, Forward] = {
 """Computed indices that cannot be out of range."""
 
 
-@pytest.mark.parametrize("case", QUIET)
-def test_indices_that_must_be_in_range_need_no_word(case: str, tmp_path: Path, caplog: Any) -> None:
-    loaded(tmp_path, Model(QUIET[case]), whole(4), inference=True)
+def test_indices_that_must_be_in_range_need_no_word(tmp_path: Path, caplog: Any) -> None:
+    every = Model(lambda *given: [forward(*given) for forward in QUIET.values()])
+    loaded(tmp_path, every, whole(4), inference=True)
     assert told(caplog) == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import textwrap
 from pathlib import Path
@@ -12,8 +11,8 @@ import pytest
 
 import samba
 from samba.errors import NotLoaded
-from tests.processes import finished
 from tests.samba.worlds import MLP, named, other_batch
+from tests.warm import finished
 
 
 def test_without_a_program_there_is_none():
@@ -141,7 +140,8 @@ SCRIPT = """
 def grown(runs: int, feed: str, folder: Path) -> tuple[float, int, int]:
     """Growth after the first 1,000 runs in a process of its own: MB, threads, loader threads."""
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(runs), feed, str(folder)]
-    done = finished(command, check=True, seconds=300, env={**os.environ})
+    done = finished(command, seconds=300)
+    assert done.returncode == 0, done.stderr
     megabytes, threads, left = done.stdout.splitlines()[-1].split()
     return float(megabytes), int(threads), int(left)
 

@@ -67,9 +67,8 @@ print('never')
 @pytest.fixture(scope="module")
 def ended():
     """How a process ends that runs each of the codes after an import of samba."""
-    head = "import atexit, samba\n"
-    codes = [head + "atexit.register(print, 'python')\n" + code for code in CODES.values()]
-    return dict(zip(CODES, forked(head, codes), strict=True))
+    head = "import atexit, samba\natexit.register(print, 'python')\n"
+    return dict(zip(CODES, forked("", [head + code for code in CODES.values()]), strict=True))
 
 
 @pytest.fixture(autouse=True)

@@ -30,19 +30,19 @@ NAMES = (
 )
 
 
-@pytest.fixture(scope="module")
-def weights():
-    """Weights by rank and algorithm, of two processes that train with each in turn."""
+def test_two_processes_train_with_each_algorithm_in_turn():
     ended = run_replicas(2, worker("bagua_train"), *NAMES, seconds=240)
     all_well(ended)
     rows = [[line.split() for line in e.out.splitlines()] for e in ended]
-    of_rank = [{name: torch.tensor([*map(float.fromhex, row)]) for name, *row in r} for r in rows]
-    assert [[*found] for found in of_rank] == [[*NAMES]] * 2
-    return of_rank
+    weights = [{name: torch.tensor([*map(float.fromhex, row)]) for name, *row in r} for r in rows]
+    assert [[*found] for found in weights] == [[*NAMES]] * 2
+    for name in NAMES:
+        for found, wanted in zip(weights, in_one_process(name), strict=True):
+            assert found[name].equal(wanted), name
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_two_processes(name, weights):
+def in_one_process(name):
+    """Weights of two ranks in one process that train with an algorithm."""
 
     def work(world):
         if name == "async":
@@ -65,5 +65,4 @@ def test_two_processes(name, weights):
 
         return train(world, Late(), 4, optimizer=optimizer)[-1]
 
-    for found, wanted in zip(weights, on_ranks(2, work), strict=True):
-        assert found[name].equal(wanted)
+    return on_ranks(2, work)
