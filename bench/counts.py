@@ -29,7 +29,6 @@ from bench.models import SMALL
 from emulator.counters import Source
 from emulator.plans import plan
 from emulator.plans.executable_cache import Executable
-from emulator.plans.kept_plans import without_kept_plans
 from pef_schema.program import Program
 
 COUNTED = tuple(name for name in SMALL if name != "gpt2")
@@ -88,8 +87,7 @@ def _without_xla() -> Iterator[list[str]]:
     plan.compiled_or_kept = stand_in
     plan.direct_call = operator.attrgetter("call")
     try:
-        with without_kept_plans():
-            yield texts
+        yield texts
     finally:
         plan.compiled_or_kept, plan.direct_call = compiled_or_kept, direct_call
 

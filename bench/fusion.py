@@ -22,7 +22,6 @@ from bench.case import Case
 from bench.peers import Prepared, ours
 from emulator.native.library import without_native
 from emulator.plans import plan
-from emulator.plans.kept_plans import without_kept_plans
 
 LIMIT = 1.25
 """Operations of an executable over those that XLA was given, at most."""
@@ -72,8 +71,7 @@ def _texts() -> Iterator[list[tuple[str, str]]]:
 
     plan.compiled_or_kept = noted
     try:
-        with without_kept_plans():
-            yield texts
+        yield texts
     finally:
         plan.compiled_or_kept = compiled_or_kept
 

@@ -28,11 +28,22 @@ class Forkable(Protocol):
         ...
 
 
-_opened_in = 0
-"""The process that has opened a device: this one, or one that it was forked from; 0 if none has."""
+class _Process:
+    """What forks need to know of this process.
 
-_is_child = False
+    Attributes:
+        opened_in: The process that has opened a device: this one, or one that it was forked from;
+            0 if none has.
+        is_child: Whether it was forked from that one.
+    """
 
+    __slots__ = ("is_child", "opened_in")
+
+    def __init__(self) -> None:
+        self.opened_in, self.is_child = 0, False
+
+
+_PROCESS = _Process()
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
@@ -42,9 +53,8 @@ def watch_forks(*items: Forkable) -> None:
     Args:
         items: What to tell; none of them is kept alive.
     """
-    global _opened_in
-    if not _opened_in:
-        _opened_in = os.getpid()
+    if not _PROCESS.opened_in:
+        _PROCESS.opened_in = os.getpid()
         os.register_at_fork(after_in_child=_in_child)
     for item in items:
         _watched.add(item)
@@ -59,13 +69,12 @@ def refuse_in_child(operation: str) -> None:
     Raises:
         ForkedProcess: There.
     """
-    if _is_child:
-        raise ForkedProcess(operation=operation, parent=_opened_in)
+    if _PROCESS.is_child:
+        raise ForkedProcess(operation=operation, parent=_PROCESS.opened_in)
 
 
 def _in_child() -> None:
-    global _is_child
-    _is_child = True
+    _PROCESS.is_child = True
     items = list(_watched)
     clients: list[object] = list(xla_bridge.__dict__["_backends"].values())
     for thing in (*clients, mlir.global_thread_pool, *items):

@@ -39,7 +39,22 @@ HOST_PLATFORMS = frozenset({"cpu"})
 """Platforms of jax whose arrays lie where the host can read and write them."""
 
 _PLATFORMS = "JAX_PLATFORMS"
-_preferred = 0
+
+
+class _Preference:
+    """Which device this process takes.
+
+    Attributes:
+        number: Its number among those that it sees, counted round.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
+_PREFERENCE = _Preference()
 _LOADERS = ("torch.utils.data.", "torchdata.")
 """Packages that fork workers which load data."""
 
@@ -66,8 +81,7 @@ def prefer_device(number: int) -> None:
     Example:
         >>> prefer_device(0)
     """
-    global _preferred
-    _preferred = number
+    _PREFERENCE.number = number
 
 
 def device_number(count: int) -> int:
@@ -76,7 +90,7 @@ def device_number(count: int) -> int:
     Args:
         count: How many devices this process sees.
     """
-    return _preferred % count
+    return _PREFERENCE.number % count
 
 
 def first_device() -> Any:
@@ -113,7 +127,7 @@ def chips_from_first(count: int) -> list[Any]:
     """
     make_host_devices(count)
     devices = _local_devices()
-    start = _preferred * count % len(devices)
+    start = _PREFERENCE.number * count % len(devices)
     return devices[start : start + count] if start + count <= len(devices) else devices[:count]
 
 

@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, cast
 
 import jax
 
-import emulator
-import pef_schema
 from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from emulator.memory.measured import MeasuredMemory
@@ -37,34 +32,17 @@ from emulator.plans.executable_cache import (
     surroundings,
 )
 from emulator.plans.linked.compiling import Chain, Link
+from emulator.plans.own_code import FILES, is_as_imported
 from emulator.plans.xla_options import xla_options
 from pef_schema import program_digest
 from pef_schema.program import Program
 
-__all__ = ["KeptPlan", "KeptPlans", "without_kept_plans"]
+__all__ = ["KeptPlan", "KeptPlans"]
 
 _LOG = logging.getLogger(__name__)
 
 _LIMIT = 1 << 26
 """Most bytes of plans that are kept; one takes some kilobytes."""
-
-
-_WANTED: ContextVar[bool] = ContextVar("kept plans", default=True)
-
-
-@contextmanager
-def without_kept_plans() -> Generator[None, None, None]:
-    """While active, this thread traces and lowers every plan, for those who look at that.
-
-    Example:
-        >>> with without_kept_plans():
-        ...     pass
-    """
-    before = _WANTED.set(False)
-    try:
-        yield
-    finally:
-        _WANTED.reset(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,11 +96,12 @@ class KeptPlans:
 
         Returns:
             The name; empty where plans are not kept: of several chips, where executables are not
-            kept, and where operations are registered whose code is not this project's.
+            kept, and where operations or functions are in use whose code is not this project's.
         """
         chips = self._chips
-        may_be = _WANTED.get() and chips.count == 1 and not chips.processes
-        if not may_be or not are_kept() or has_foreign_ops():
+        if chips.count > 1 or chips.processes or not are_kept():
+            return ""
+        if has_foreign_ops() or not is_as_imported():
             return ""
         buckets = len(composition.buffer_map.buckets)
         own = composition.steps, composition.variant.facts, buckets, composition.watched, whole
@@ -181,7 +160,7 @@ class KeptPlans:
     def _surroundings(self) -> bytes:
         first = self._chips.first
         options = sorted(xla_options(first).items())
-        return repr((surroundings([first]), options, _OWN_CODE)).encode()
+        return repr((surroundings([first]), options, FILES)).encode()
 
 
 def _results(
@@ -211,21 +190,6 @@ def _settings() -> bytes:
     """Jax's settings as this thread has them; also those that change no plan, as they are many."""
     config = cast("Any", jax.config)
     return repr([(n, getattr(config, n, v)) for n, v in sorted(config.values.items())]).encode()
-
-
-def _files_under(folder: str) -> Iterator[tuple[str, int, int]]:
-    """Files with the facts by which Python itself tells whether one has changed."""
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            if entry.name != "__pycache__":
-                yield from _files_under(entry.path)
-        else:
-            about = entry.stat()
-            yield entry.path, about.st_mtime_ns, about.st_size
-
-
-_OWN_CODE = sorted([*_files_under(emulator.__path__[0]), *_files_under(pef_schema.__path__[0])])
-"""This project's code as this process has imported it: an edit during a process is for the next."""
 
 
 def _written(plan: KeptPlan) -> dict[str, Any]:

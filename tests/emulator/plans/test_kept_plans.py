@@ -17,11 +17,12 @@ import torch
 from emulator.counters import Source
 from emulator.device import Device
 from emulator.kept_files import CACHE_VARIABLE, KeptFiles
+from emulator.kernels import products
 from emulator.lowering.variant import Variant
 from emulator.native.library import NATIVE_VARIABLE, native_library, without_native
 from emulator.ops import registry
 from emulator.plans import executable_cache, kept_plans, plan, xla_options
-from emulator.plans.kept_plans import KeptPlans, without_kept_plans
+from emulator.plans.kept_plans import KeptPlan, KeptPlans
 from emulator.plans.linked import layers, parts
 from emulator.plans.steps import all_steps
 from pef_schema.program import Program
@@ -37,17 +38,23 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The plans that were traced since the fixture began."""
-    found: list[Any] = []
-    before = plan._traced
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of plans that were traced and compiled since the fixture began."""
+    found: list[str] = []
+    before = KeptPlans.keep
 
-    def noted(*args: Any) -> Any:
-        found.append(args)
-        return before(*args)
+    def keep(self: KeptPlans, key: str, plan: KeptPlan) -> None:
+        found.append(key)
+        before(self, key, plan)
 
-    monkeypatch.setattr(plan, "_traced", noted)
+    monkeypatch.setattr(KeptPlans, "keep", keep)
     return found
+
+
+@pytest.fixture
+def patched_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test puts in the place of this project's functions is taken for its own code."""
+    monkeypatch.setattr(kept_plans, "is_as_imported", lambda: True)
 
 
 def only_file(folder: Path) -> Path:
@@ -55,21 +62,21 @@ def only_file(folder: Path) -> Path:
     return found
 
 
-def test_a_kept_plan_is_not_traced_and_gives_the_same_bits(kept: Path, traces: list[Any]) -> None:
+def test_a_kept_plan_is_not_traced_and_gives_the_same_bits(kept: Path, made: list[str]) -> None:
     first = trained()
-    assert len(traces) == 1
+    assert len(made) == 1
     assert same(first, trained())
-    assert len(traces) == 1
+    assert len(made) == 1
     assert not same(first, trained(steps=4))
     only_file(kept)
 
 
 _SCRIPT = """
-from emulator.plans import plan
+from emulator.plans.kept_plans import KeptPlans
 from tests.emulator.plans.test_executable_cache import trained
 def refuse(*args):
     raise AssertionError("it is traced again")
-plan._traced = refuse
+KeptPlans.keep = refuse
 print(*[float(a.sum()).hex() for a in trained()])
 """
 
@@ -103,17 +110,17 @@ def stepped() -> tuple[Device, list[np.ndarray]]:
     return device, [np.array(b) for b in device.pool.buffers if b is not None]
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_a_plan_in_parts_is_kept_as_one(kept: Path, traces: list[Any]) -> None:
+@pytest.mark.usefixtures("small_parts", "patched_code_counts")
+def test_a_plan_in_parts_is_kept_as_one(kept: Path, made: list[str]) -> None:
     device, first = stepped()
-    ((_, _, made),) = device.plans()
-    assert len(made.executables) > 1
+    ((_, _, first_plan),) = device.plans()
+    assert len(first_plan.executables) > 1
     again, second = stepped()
     ((_, _, loaded),) = again.plans()
-    assert len(traces) == 1
+    assert len(made) == 1
     assert same(first, second)
-    assert len(loaded.executables) == len(made.executables)
-    assert (loaded.memory, loaded.making.source) == (made.memory, Source.CACHE)
+    assert len(loaded.executables) == len(first_plan.executables)
+    assert (loaded.memory, loaded.making.source) == (first_plan.memory, Source.CACHE)
 
 
 def test_it_says_that_it_is_from_the_cache(kept: Path) -> None:
@@ -149,10 +156,11 @@ _SURROUNDINGS: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
     "versions": _patched(executable_cache, "_machine", lambda: b"another version"),
     "options": _patched(xla_options, "_CPU", {"xla_cpu_enable_fast_math": False}),
     "flags": lambda patch: patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false"),
-    "own code": _patched(kept_plans, "_OWN_CODE", (("emulator/device.py", 1, 2),)),
+    "own code": _patched(kept_plans, "FILES", (("emulator/device.py", 1, 2),)),
 }
 
 
+@pytest.mark.usefixtures("patched_code_counts")
 @pytest.mark.parametrize("change", _SURROUNDINGS.values(), ids=_SURROUNDINGS)
 def test_what_every_plan_depends_on_is_part_of_its_name(
     change: Callable[[pytest.MonkeyPatch], Any],
@@ -163,9 +171,6 @@ def test_what_every_plan_depends_on_is_part_of_its_name(
     before = key_of(device)
     change(monkeypatch)
     assert key_of(device) != before
-    monkeypatch.undo()
-    monkeypatch.setenv(CACHE_VARIABLE, str(kept.parent))
-    assert key_of(device) == before
 
 
 @pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
@@ -254,11 +259,14 @@ def test_operations_of_others_are_never_kept(
     assert not kept.exists()
 
 
-def test_who_looks_at_the_tracing_has_it_done(kept: Path, traces: list[Any]) -> None:
-    first = trained()
-    with without_kept_plans():
-        assert same(first, trained())
-    assert len(traces) == 2
+def test_a_plan_of_patched_code_is_neither_kept_nor_recalled(
+    device: Device, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key_of(device)
+    monkeypatch.setattr(products, "a_new_name", 7, raising=False)
+    assert key_of(device) == before, "a new name replaces nothing"
+    monkeypatch.setattr(products, "__all__", [])
+    assert key_of(device) == ""
 
 
 def test_nothing_is_kept_where_the_cache_is_off(
@@ -323,7 +331,7 @@ _DAMAGED: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("damage", _DAMAGED.values(), ids=_DAMAGED)
 def test_a_plan_of_another_form_is_made_anew(
-    damage: Callable[[Any], Any], kept: Path, traces: list[Any]
+    damage: Callable[[Any], Any], kept: Path, made: list[str]
 ) -> None:
     first = trained()
     path = only_file(kept)
@@ -333,20 +341,21 @@ def test_a_plan_of_another_form_is_made_anew(
     found = damage(json.loads(data))
     files.put(path.stem, b"no JSON" if found is None else json.dumps(found).encode())
     assert same(first, trained())
-    assert len(traces) == 2
+    assert len(made) == 2
     assert same(first, trained())
-    assert len(traces) == 2, "it was kept anew"
+    assert len(made) == 2, "it was kept anew"
 
 
-def test_a_plan_whose_executable_is_gone_is_made_anew(kept: Path, traces: list[Any]) -> None:
+def test_a_plan_whose_executable_is_gone_is_made_anew(kept: Path, made: list[str]) -> None:
     first = trained()
     only_file(kept.parent / "executables").unlink()
     assert same(first, trained())
-    assert len(traces) == 2
+    assert len(made) == 2
     assert same(first, trained())
-    assert len(traces) == 2
+    assert len(made) == 2
 
 
+@pytest.mark.usefixtures("patched_code_counts")
 def test_a_plan_that_calls_into_this_process_is_not_kept(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
