@@ -78,7 +78,7 @@ SMALL = (
 """Keys of ``bench.models.SMALL``."""
 
 SUITES = (
-    "compile",
+    "start",
     "limit",
     "steps",
     "unseen",

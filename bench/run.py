@@ -10,13 +10,13 @@ from bench.environment import environment
 from bench.measurement import Results
 from bench.models import STEP_SUITES
 from bench.suites import Settings, Suite
-from bench.suites.compile import compile
 from bench.suites.ddp import alone, ddp
 from bench.suites.host import host
 from bench.suites.limit import limit
 from bench.suites.memory import memory
 from bench.suites.overlap import overlap
 from bench.suites.sections import sections
+from bench.suites.start import start
 from bench.suites.steps import steps_of
 from bench.suites.thunks import thunks
 from bench.suites.transfer import transfer
@@ -24,7 +24,7 @@ from bench.suites.transfer import transfer
 SUITES: Mapping[str, Suite] = MappingProxyType(
     {
         # First, so that the others find what torch.compile leaves in its cache.
-        "compile": compile,
+        "start": start,
         "limit": limit,
         **{name: steps_of(name) for name in STEP_SUITES},
         "sections": sections,

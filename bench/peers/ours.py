@@ -20,66 +20,82 @@ if TYPE_CHECKING:
     from pef_schema.program import Program
     from samba.session.loaded import Loaded
 
-Inputs = Callable[[tuple[torch.Tensor, ...]], list[samba.SambaTensor]]
-"""Makes the inputs of a step."""
 
-
-def _put_on_device(
-    case: Case, model: nn.Module, *, data_parallel: bool = False
-) -> tuple[Inputs, tuple[samba.SambaTensor, ...]]:
-    """Compile a case to a PEF and load that.
+class Script:
+    """A case as a SambaFlow script has it: a converted model, its optimizer, and its inputs.
 
     Args:
         case: The case.
-        model: Its model.
-        data_parallel: Whether the PEF is for replicas.
-
-    Returns:
-        What makes inputs of a batch, and the loss among the model's outputs.
+        model: Its model, which is converted.
     """
-    samba.from_torch_model_(model)
-    optimizer = optimizer_of(samba.optim, case.optimizer, model)
-    names = case.input_names
 
-    def tensors(batch: tuple[torch.Tensor, ...]) -> list[samba.SambaTensor]:
+    def __init__(self, case: Case, model: nn.Module) -> None:
+        samba.from_torch_model_(model)
+        self._case, self._model = case, model
+        self._optimizer = optimizer_of(samba.optim, case.optimizer, model)
+        self._traced = self.tensors(to_torch(case.batches()[0]))
+
+    def tensors(self, batch: tuple[torch.Tensor, ...]) -> list[samba.SambaTensor]:
+        """The inputs of a step."""
+        names = self._case.input_names
         return [samba.from_torch_tensor(t, name=n) for t, n in zip(batch, names, strict=True)]
 
-    traced = tensors(to_torch(case.batches()[0]))
-    with tempfile.TemporaryDirectory() as folder:
+    def compile(self, folder: str, *, data_parallel: bool = False) -> str:
+        """Compile to a PEF, and return its path.
+
+        Args:
+            folder: Where it goes.
+            data_parallel: Whether it is for replicas.
+        """
         config = {
             "output_folder": folder,
-            "pef_name": case.family,
-            "optim_level": case.optim_level,
+            "pef_name": self._case.family,
+            "optim_level": self._case.optim_level,
             "data_parallel": data_parallel,
         }
-        pef = samba.session.compile(model, traced, optimizer, name=case.family, config_dict=config)
-        outputs = utils.trace_graph(model, traced, optimizer, pef=pef)
-    return tensors, outputs[:1]  # the other contenders leave the logits where they are, too
+        family = self._case.family
+        return samba.session.compile(
+            self._model, self._traced, self._optimizer, name=family, config_dict=config
+        )
+
+    def load(self, pef: str) -> tuple[samba.SambaTensor, ...]:
+        """Load a PEF of this model, and return the loss among its outputs."""
+        outputs = utils.trace_graph(self._model, self._traced, self._optimizer, pef=pef)
+        return outputs[:1]  # the other contenders leave the logits where they are, too
+
+
+def step_of(script: Script, loss: tuple[samba.SambaTensor, ...]) -> Callable[..., float]:
+    """The training step of a loaded case."""
+    tensors, run, to_host = script.tensors, samba.session.run, samba.to_torch
+
+    def step(batch: tuple[torch.Tensor, ...], hyper: Mapping[str, float] | None = None) -> float:
+        return to_host(run(tensors(batch), loss, hyper)[0]).item()
+
+    return step
+
+
+def _loaded(
+    case: Case, model: nn.Module, *, data_parallel: bool = False
+) -> tuple[Script, tuple[samba.SambaTensor, ...]]:
+    """Compile a case to a PEF and load that; gives the loss among its outputs."""
+    script = Script(case, model)
+    with tempfile.TemporaryDirectory() as folder:
+        return script, script.load(script.compile(folder, data_parallel=data_parallel))
 
 
 def ours(case: Case, model: nn.Module) -> Prepared:
     """Return the conversion of a batch and the training step."""
-    tensors, loss_only = _put_on_device(case, model)
-    run, to_host = samba.session.run, samba.to_torch
-
-    def step(batch: tuple[torch.Tensor, ...], hyper: Mapping[str, float] | None = None) -> float:
-        return to_host(run(tensors(batch), loss_only, hyper)[0]).item()
-
-    return to_torch, step
+    return to_torch, step_of(*_loaded(case, model))
 
 
 def replica(case: Case, model: nn.Module) -> Prepared:
     """The same as a script with ``--data-parallel`` has it; the step may be told its mode."""
-    tensors, loss_only = _put_on_device(case, model, data_parallel=True)
-    run, to_host = samba.session.run, samba.to_torch
+    script, loss = _loaded(case, model, data_parallel=True)
+    tensors, run, to_host = script.tensors, samba.session.run, samba.to_torch
 
     def step(batch: tuple[torch.Tensor, ...], mode: str = "normal") -> float:
         outputs = run(
-            tensors(batch),
-            loss_only,
-            data_parallel=True,
-            reduce_on_rdu=True,
-            data_parallel_mode=mode,
+            tensors(batch), loss, data_parallel=True, reduce_on_rdu=True, data_parallel_mode=mode
         )
         return to_host(outputs[0]).item()
 

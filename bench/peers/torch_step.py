@@ -46,6 +46,11 @@ def compiled(case: Case, model: nn.Module) -> Prepared:
     return eager(case, model, torch.compile)
 
 
+def exported(case: Case, model: nn.Module) -> Any:
+    """The model as ``torch.export`` has it, for the first batch."""
+    return torch.export.export(model, to_torch(case.batches()[0]), strict=False)
+
+
 def ddp(case: Case, model: nn.Module) -> Prepared:
     """The same with DistributedDataParallel; torch's default group is there."""
     return eager(case, model, DistributedDataParallel)

@@ -15,7 +15,7 @@ from bench.measurement import Results
 from bench.ordinary import MASKED, ORDINARY, SMALL_ORDINARY
 from bench.process import Worker
 from bench.suites import cache_variables
-from bench.suites.compile import first
+from bench.suites.start import COMPILE, FIRST, SECOND, stages
 from bench.suites.steps import check_losses, first_losses_of, steps_of
 from bench.unseen import SMALL_UNSEEN, UNSEEN
 from tests.bench.shortest import settings
@@ -171,14 +171,27 @@ def test_losses_may_be_as_far_apart_as_torchs_own_ways_take_them():
 
 def test_requests_are_answered_in_turn():
     contestant = Contestant(models.SMALL["logreg-1"], "eager")
-    took = first(contestant)
-    assert set(took) == {"prepare", "first"} and min(took.values()) > 0
+    took = stages(contestant, FIRST, "")
+    assert [*took] == ["import", "model", "first step", "wall"]
+    assert took["model"] > 0 and took["first step"] > 0
     answer = steps(contestant, 6)
     assert len(answer["losses"]) == 4 and answer["seconds"] > 0
     fresh = steps(Contestant(models.SMALL["logreg-1"], "eager"), 7)
     # The first request of all took the first batch.
     again = first_losses("eager", models.SMALL["logreg-1"], 5)
     assert fresh["losses"] == again[:4] and answer["losses"] == again[1:]
+
+
+def test_the_stages_of_this_projects_starts(tmp_path):
+    case = models.SMALL["logreg-1"]
+    wanted = {
+        COMPILE: ["import", "model", "compile", "wall"],
+        FIRST: ["import", "model", "trace", "first step", "wall"],
+        SECOND: ["import", "model", "trace", "first step", "wall"],
+    }
+    for command, names in wanted.items():
+        took = stages(Contestant(case, "ours"), command, str(tmp_path))
+        assert [*took] == names
 
 
 @pytest.mark.slow
