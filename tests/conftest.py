@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import gc
 import os
 import random
-import shutil
 import signal
 import sys
-import tempfile
 
 import numpy as np
 import pytest
@@ -26,11 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", FAST_XLA)
 
 # No test writes into the cache of whoever runs it, and none finds what an earlier run left there.
-# What one test has compiled serves the others: what a plan depends on is its name, and what is
-# compiled from patched code is not kept.
-if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["EMULATOR_CACHE"] = tempfile.mkdtemp(prefix="kept-")
-    atexit.register(shutil.rmtree, os.environ["EMULATOR_CACHE"], ignore_errors=True)
+os.environ["EMULATOR_CACHE"] = "0"
 
 # Shared machines are slow at times, and a failure must come again when asked for.
 settings.register_profile(

@@ -66,7 +66,7 @@ class ArrayForm:
         """The form of arrays of a shape and a type.
 
         Example:
-            >>> ArrayForm.of([2, 3], np.dtype("int8"))
+            >>> ArrayForm.of([2, 3], jax.numpy.dtype("int8"))
             ArrayForm(shape=(2, 3), dtype='int8')
         """
         return cls(shape=tuple(shape), dtype=str(dtype))

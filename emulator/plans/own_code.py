@@ -41,6 +41,8 @@ def is_as_imported() -> bool:
 
     Example:
         >>> from emulator.plans import xla_options
+        >>> is_as_imported()
+        True
         >>> before, xla_options._CPU = xla_options._CPU, {}
         >>> is_as_imported()
         False
