@@ -17,7 +17,7 @@ def _stays(self: Any, *_: Any, **__: Any) -> Any:
     return self
 
 
-# torch._dynamo has a rule for each function of torch.cuda, and wants each to be an object of its own.
+# torch._dynamo has a rule for each function of torch.cuda; each must be an object of its own.
 
 
 def _set_device(*_: Any, **__: Any) -> None:

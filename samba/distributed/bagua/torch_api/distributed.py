@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from samba.distributed.bagua.algorithms import Algorithm
-from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.torch_api.communication import BaguaProcessGroup
-from samba.distributed.bagua.training import (
-    TorchTrainedModel,
-    is_trained_model,
-    trained_model_of,
-    with_bagua,
-)
+from samba.distributed.bagua.training import is_trained_model, trained_model_of, with_bagua
 from samba.errors import ArgumentError
 
 __all__ = ["BaguaModule"]
@@ -28,12 +22,11 @@ class _OfTrained:
     It is no property: TorchScript would compile one with each model.
 
     Args:
-        read: Reads it.
+        source: Name of the attribute of :class:`TorchTrainedModel` that it reads.
     """
 
-    def __init__(self, read: Callable[[TorchTrainedModel], Any]) -> None:
-        self._read, self.__doc__ = read, read.__doc__
-        self._name = ""
+    def __init__(self, source: str) -> None:
+        self._source, self._name = source, ""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -45,7 +38,7 @@ class _OfTrained:
             raise AttributeError(
                 f"{type(model).__name__}.{self._name}: call with_bagua before.", name=self._name
             )
-        return self._read(trained_model_of(model))
+        return getattr(trained_model_of(model), self._source)
 
 
 class BaguaModule:
@@ -90,22 +83,11 @@ class BaguaModule:
         name = self.__dict__.get("bagua_module_name")
         return with_bagua(self, optimizers, algorithm, name, do_flatten=do_flatten)
 
-    @_OfTrained
-    def bagua_algorithm(trained: TorchTrainedModel) -> Algorithm:  # noqa: N805  # no method
-        """The algorithm."""
-        return trained.algorithm
-
-    @_OfTrained
-    def bagua_optimizers(trained: TorchTrainedModel) -> list[torch.optim.Optimizer]:  # noqa: N805  # as above
-        """The optimizers."""
-        return trained.optimizers
-
-    @_OfTrained
-    def bagua_buckets(trained: TorchTrainedModel) -> list[BaguaBucket]:  # noqa: N805  # as above
-        """The buckets, in the order in which they are communicated."""
-        return trained.buckets
-
-    @_OfTrained
-    def bagua_train_step_counter(trained: TorchTrainedModel) -> int:  # noqa: N805  # as above
-        """How many training steps have begun."""
-        return trained.step
+    bagua_algorithm = _OfTrained("algorithm")
+    """The algorithm."""
+    bagua_optimizers = _OfTrained("optimizers")
+    """The optimizers."""
+    bagua_buckets = _OfTrained("buckets")
+    """The buckets, in the order in which they are communicated."""
+    bagua_train_step_counter = _OfTrained("step")
+    """How many training steps have begun."""

@@ -36,7 +36,7 @@ def refusing(module: str, place: str) -> Callable[[str], Any]:
         place: Upstream's name of it.
     """
 
-    def __getattr__(name: str) -> Any:  # noqa: N807  # what a module calls it
+    def __getattr__(name: str) -> Any:
         reason = REFUSED.get(f"{place}.{name}")
         if reason is not None:
             raise AttributeError(f"{place}.{name} is not in this package: {reason}", name=name)

@@ -1,4 +1,4 @@
-"""Scripts of Bagua, with upstream's names: one import makes them importable, and undoes it again."""
+"""Scripts of Bagua: one import makes upstream's names importable, and can be undone."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_what_the_launcher_tells_counts_before_the_processes_meet(monkeypatch):
 
 def test_parameters_that_upstream_would_leave_out_are_refused():
     model = nn.Linear(2, 2)
-    model._bagua_params_and_buffers_to_ignore = ["bias"]  # pyright: ignore[reportArgumentType]
+    model._bagua_params_and_buffers_to_ignore = ["bias"]
     with pytest.raises(ArgumentError, match=r"\['bias'\]"):
         torch_api.BaguaModule.with_bagua(model, [], bagua.GradientAllReduceAlgorithm())
 

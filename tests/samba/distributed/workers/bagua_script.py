@@ -1,10 +1,13 @@
 """A script as Bagua's examples are: it knows no name of this project, and needs CUDA."""
 
+# pyright: reportMissingImports=false
+# What runs this script makes bagua importable.
+
 from __future__ import annotations
 
 import argparse
 
-import bagua.torch_api as bagua  # pyright: ignore[reportMissingImports]  # of the runner
+import bagua.torch_api as bagua
 import torch
 import torch.nn.functional as F
 from torch.optim.lr_scheduler import StepLR
@@ -13,27 +16,27 @@ from torch.optim.lr_scheduler import StepLR
 def algorithm_and_optimizer(name, model):
     optimizer = torch.optim.Adadelta(model.parameters(), lr=0.5)
     if name == "gradient_allreduce":
-        from bagua.torch_api.algorithms import gradient_allreduce  # noqa: PLC0415
+        from bagua.torch_api.algorithms import gradient_allreduce
 
         return gradient_allreduce.GradientAllReduceAlgorithm(), optimizer
     if name == "bytegrad":
-        from bagua.torch_api.algorithms import bytegrad  # noqa: PLC0415
+        from bagua.torch_api.algorithms import bytegrad
 
         return bytegrad.ByteGradAlgorithm(), optimizer
     if name == "decentralized":
-        from bagua.torch_api.algorithms import decentralized  # noqa: PLC0415
+        from bagua.torch_api.algorithms import decentralized
 
         return decentralized.DecentralizedAlgorithm(), optimizer
     if name == "low_precision_decentralized":
-        from bagua.torch_api.algorithms import decentralized  # noqa: PLC0415
+        from bagua.torch_api.algorithms import decentralized
 
         return decentralized.LowPrecisionDecentralizedAlgorithm(), optimizer
     if name == "qadam":
-        from bagua.torch_api.algorithms import q_adam  # noqa: PLC0415
+        from bagua.torch_api.algorithms import q_adam
 
         optimizer = q_adam.QAdamOptimizer(model.parameters(), lr=0.05, warmup_steps=2)
         return q_adam.QAdamAlgorithm(optimizer), optimizer
-    from bagua.torch_api.algorithms import async_model_average  # noqa: PLC0415
+    from bagua.torch_api.algorithms import async_model_average
 
     algorithm = async_model_average.AsyncModelAverageAlgorithm(sync_interval_ms=1)
     return algorithm, optimizer

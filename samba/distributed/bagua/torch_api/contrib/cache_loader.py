@@ -71,7 +71,7 @@ class CacheLoader:
         """
         kept = self._values.get(key)
         if kept is not None:
-            return pickle.loads(kept)
+            return pickle.loads(kept)  # noqa: S301  # what this object has pickled itself
         value = load_fn(key)
         data = pickle.dumps(value)
         if self._used + len(data) <= self._capacity:
