@@ -7,7 +7,7 @@ for names below ``sambaflow.samba`` and for no others, and, where torch has no M
 
 from __future__ import annotations
 
-from sambaflow._alias import alias_package
+from samba.support.alias import alias_package
 
 if __name__ == "__main__":  # python -m sambaflow.samba
     import sys

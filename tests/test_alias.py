@@ -14,7 +14,7 @@ import torch
 
 import samba.version
 import sambaflow
-from sambaflow._alias import AliasFinder, alias_package
+from samba.support.alias import AliasFinder, alias_package
 from sambaflow.logging import SambaLogger, samba_logger
 from sambaflow.mac.metadata import ConvTilingMetadata
 from sambaflow.sambacollections import OrderedSet

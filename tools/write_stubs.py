@@ -36,6 +36,7 @@ PUBLIC = {
     "distributed/__init__.py",
     "distributed/bagua/__init__.py",
     "distributed/bagua/algorithms/__init__.py",
+    *("distributed/bagua/install.py", "distributed/bagua/cuda_on_cpu.py"),
     *("distributed/bagua/torch_api/__init__.py", "distributed/bagua/torch_api/tensor.py"),
     "session/__init__.py",
 }

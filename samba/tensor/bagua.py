@@ -4,7 +4,8 @@ The *proxy* is the tensor that was registered. The *effective tensor* is what it
 returns, and what the backend communicates; it is asked for each time, so it may be replaced at
 any time. Importing this changes no class of torch: the functions here take any tensor, SambaTensor
 has them as methods, and :func:`enable_bagua_tensors` gives them to ``torch.Tensor`` as well, which
-``samba.distributed.bagua.torch_api.tensor`` calls when it is imported.
+``samba.distributed.bagua.torch_api.tensor`` and ``samba.distributed.bagua.install`` call when they
+are imported.
 """
 
 from __future__ import annotations

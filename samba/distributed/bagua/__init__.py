@@ -6,8 +6,10 @@ Example::
 
     model = bagua.with_bagua(model, [optimizer], bagua.GradientAllReduceAlgorithm())
 
-The names are those of ``bagua.torch_api``. Importing this changes nothing: ``torch.Tensor`` gets
-Bagua's methods by ``bagua.enable_bagua_tensors()``; without it, the functions here take any tensor.
+The names are those of ``bagua.torch_api``, which ``samba.distributed.bagua.install`` makes
+importable under that name for Bagua's own scripts. Importing this package changes nothing:
+``torch.Tensor`` gets Bagua's methods by ``bagua.enable_bagua_tensors()``; without it, the functions
+here take any tensor.
 """
 
 from samba.distributed.bagua.algorithms import (

@@ -16,7 +16,7 @@ import torch
 from emulator.held_signals import HELD
 from pef_schema.program import SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
-from samba.distributed.bagua.algorithms.gradients import QAdamAlgorithm
+from samba.distributed.bagua.algorithms.q_adam import QAdamAlgorithm
 from samba.distributed.bagua.regions import DeviceTrainedModel, LoadedProgram
 from samba.distributed.bagua.world import current_world
 from samba.errors import ArgumentError

@@ -51,6 +51,7 @@ class TorchTrainedModel(TrainedModel):
         algorithm: What replicas communicate, and when.
         module_name: Name of the model, the same on all ranks.
         world: The ranks.
+        flatten: Whether buckets move their tensors into one piece of memory.
     """
 
     def __init__(
@@ -60,12 +61,15 @@ class TorchTrainedModel(TrainedModel):
         algorithm: Algorithm,
         module_name: str,
         world: World,
+        *,
+        flatten: bool,
     ) -> None:
         super().__init__(
             parameters={n: p for n, p in model.named_parameters() if p.requires_grad},
             optimizers=optimizers,
             module_name=module_name,
             world=world,
+            flatten=flatten,
         )
         self.algorithm = algorithm
         self._seen: set[int] = set()
@@ -160,6 +164,8 @@ def with_bagua(
     optimizers: Sequence[torch.optim.Optimizer],
     algorithm: Algorithm,
     module_name: str | None = None,
+    *,
+    do_flatten: bool = True,
 ) -> M:
     """Train a model together with its replicas; all ranks call this together.
 
@@ -173,6 +179,8 @@ def with_bagua(
         algorithm: What replicas communicate, and when.
         module_name: Name of the model, the same on all ranks; numbered in the order of calls if
             None.
+        do_flatten: Whether buckets move gradients, or weights, into one piece of memory, so that
+            nothing is copied when they are communicated.
 
     Returns:
         The model.
@@ -189,7 +197,9 @@ def with_bagua(
     if module_name is None:
         number = next(_counters.setdefault(world, itertools.count()))
         module_name = f"{type(model).__name__}_{number}"
-    trained = TorchTrainedModel(model, optimizers, algorithm, module_name, world)
+    trained = TorchTrainedModel(
+        model, optimizers, algorithm, module_name, world, flatten=do_flatten
+    )
     if not trained.parameters:
         raise ArgumentError(
             where="with_bagua",
@@ -202,6 +212,11 @@ def with_bagua(
     _trained[model] = trained
     model.bagua_module_name = module_name  # pyright: ignore[reportArgumentType]  # torch knows tensors and modules only
     return model
+
+
+def is_trained_model(model: nn.Module) -> bool:
+    """Whether :func:`with_bagua` was called with a model."""
+    return model in _trained
 
 
 def trained_model_of(model: nn.Module) -> TorchTrainedModel:

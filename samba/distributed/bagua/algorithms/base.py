@@ -44,6 +44,7 @@ class TrainedModel(ABC):
         optimizers: Its optimizers.
         module_name: Name of the model, the same on all ranks.
         world: The ranks.
+        flatten: Whether buckets move their tensors into one piece of memory.
 
     Attributes:
         buckets: Buckets in the order of communication.
@@ -58,7 +59,9 @@ class TrainedModel(ABC):
         optimizers: Sequence[torch.optim.Optimizer],
         module_name: str,
         world: World,
+        flatten: bool = True,
     ) -> None:
+        self.flatten = flatten
         self.parameters, self.optimizers = dict(parameters), list(optimizers)
         self.module_name = module_name
         self.rank, self.size = world.rank, world.size
@@ -160,7 +163,12 @@ class Algorithm:
             tensors: What :meth:`init_tensors` returned.
             trained: The model.
         """
-        return fill_buckets(tensors, self.bucket_limit(), trained.size if self.aligned else 1)
+        return fill_buckets(
+            tensors,
+            self.bucket_limit(),
+            trained.size if self.aligned else 1,
+            flatten=trained.flatten,
+        )
 
     def bucket_limit(self) -> float:
         """Bytes up to which tensors share a bucket; a larger tensor has one for itself."""
@@ -234,6 +242,8 @@ def fill_buckets(
     tensors: Sequence[torch.Tensor],
     limit: float,
     alignment: int = 1,
+    *,
+    flatten: bool = True,
 ) -> list[BaguaBucket]:
     """Put tensors into buckets in their order, those of a type together.
 
@@ -241,6 +251,7 @@ def fill_buckets(
         tensors: Bagua tensors.
         limit: Size of a bucket in bytes; a larger tensor has one for itself.
         alignment: What each bucket's number of elements is a multiple of.
+        flatten: Whether each moves its tensors into one piece of memory.
     """
     groups: list[list[torch.Tensor]] = []
     filling: dict[torch.dtype, tuple[list[torch.Tensor], int]] = {}
@@ -253,4 +264,4 @@ def fill_buckets(
             groups.append(group)
         group.append(tensor)
         filling[effective.dtype] = group, used + size
-    return [BaguaBucket(g, f"{i}", alignment=alignment) for i, g in enumerate(groups)]
+    return [BaguaBucket(g, f"{i}", flatten, alignment) for i, g in enumerate(groups)]

@@ -1,66 +1,17 @@
-"""Algorithms that communicate gradients, or what is made of them, as the backward pass goes on."""
+"""qadam: Adam whose first moments are averaged in 8 bits once its warm-up is over."""
 
 from __future__ import annotations
 
 import torch
 
-from samba.distributed.bagua.algorithms.base import (
-    Algorithm,
-    Moments,
-    TrainedModel,
-    gradients_of,
-)
+from samba.distributed.bagua.algorithms.base import Moments, TrainedModel, gradients_of
+from samba.distributed.bagua.algorithms.gradient_allreduce import GradientAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
-from samba.tensor.bagua import bagua_mark_communication_ready, handle_of, register
+from samba.tensor.bagua import handle_of, register
 
-
-class GradientAlgorithm(Algorithm):
-    """Communicates each parameter's effective tensor when its gradient is there."""
-
-    def gradient_ready(self, parameter: torch.nn.Parameter, trained: TrainedModel) -> None:
-        bagua_mark_communication_ready(parameter)
-
-    def after_backward(self, trained: TrainedModel) -> None:
-        trained.backend.wait_pending_comm_ops()
-
-
-class GradientAllReduceAlgorithm(GradientAlgorithm):
-    """Averages gradients over all ranks.
-
-    Args:
-        hierarchical: Reduce on each host first.
-        average: The mean of the gradients; their sum if False.
-    """
-
-    name = "gradient_allreduce"
-
-    def __init__(self, hierarchical: bool = False, average: bool = True) -> None:
-        self.hierarchical, self.average = hierarchical, average
-
-    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
-        bucket.append_centralized_synchronous_op(self.hierarchical, self.average)
-
-
-class ByteGradAlgorithm(GradientAlgorithm):
-    """Averages gradients over all ranks in 8 bits, both ways; errors are not fed back.
-
-    Args:
-        hierarchical: Reduce on each host first, in full precision.
-        average: The mean of the gradients; their sum if False.
-    """
-
-    name = "bytegrad"
-    aligned = True
-
-    def __init__(self, hierarchical: bool = True, average: bool = True) -> None:
-        self.hierarchical, self.average = hierarchical, average
-
-    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
-        bucket.append_centralized_synchronous_op(
-            self.hierarchical, self.average, scattergather=True, compression="MinMaxUInt8"
-        )
+__all__ = ["QAdamAlgorithm", "QAdamOptimizer"]
 
 
 class QAdamAlgorithm(GradientAlgorithm):

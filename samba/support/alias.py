@@ -87,3 +87,17 @@ def alias_package(*, alias: str, real: str) -> ModuleType:
         sys.meta_path.insert(0, finder)
     finder.register_loaded()
     return module
+
+
+def drop_alias(alias: str) -> None:
+    """Undo :func:`alias_package`; modules that were imported under the alias stay as they are.
+
+    Args:
+        alias: What was given there.
+    """
+    sys.meta_path[:] = [
+        f for f in sys.meta_path if not (isinstance(f, AliasFinder) and f.alias == alias)
+    ]
+    for name in list(sys.modules):
+        if name == alias or name.startswith(f"{alias}."):
+            del sys.modules[name]

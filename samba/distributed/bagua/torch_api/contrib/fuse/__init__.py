@@ -1,0 +1,1 @@
+"""Upstream's place of :mod:`optimizer`."""

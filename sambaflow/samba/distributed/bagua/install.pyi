@@ -1,0 +1,4 @@
+from samba.distributed.bagua.install import (
+    install as install,
+    uninstall as uninstall,
+)
