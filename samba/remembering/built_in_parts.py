@@ -34,7 +34,7 @@ PLAIN = (
 BY_NAME = (
     *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType),
     *(types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
-    *(types.MemberDescriptorType, np.ufunc, type(np.dot)),
+    *(types.MemberDescriptorType, np.ufunc, type(np.dot), type(np.random.seed)),
 )
 """Types whose objects are known by their module and name."""
 
@@ -52,8 +52,8 @@ def parts_of(value: Any) -> tuple[Any, ...] | None:
         Incomparable: If its parts are not all that it gives.
 
     Example:
-        >>> parts_of(operator.itemgetter(1, 2))
-        ((1, 2),)
+        >>> parts_of(bytearray(b"ab"))
+        (b'ab',)
     """
     parts = _PARTS.get(type(value))
     if parts is not None:
@@ -61,8 +61,12 @@ def parts_of(value: Any) -> tuple[Any, ...] | None:
     # A subclass has attributes beside the parts, which only Python's own types are sure to lack.
     if isinstance(value, np.dtype):
         return (value.str, value.names, value.descr)
+    if isinstance(value, types.GenericAlias):
+        return value.__origin__, value.__args__
     if isinstance(value, property):
         return (_of_property(value), getattr(value, "__dict__", None))
+    if type(type(value)).__name__ == "pybind11_type" and hasattr(value, "__members__"):
+        return (int(value),)  # an enumeration in C++
     return None
 
 
@@ -91,7 +95,6 @@ _PARTS: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
         staticmethod: lambda m: m.__func__,
         classmethod: lambda m: m.__func__,
         types.SimpleNamespace: vars,
-        types.GenericAlias: lambda a: (a.__origin__, a.__args__),
         types.UnionType: lambda u: u.__args__,
         types.CellType: lambda c: c.cell_contents,
         MappingProxyType: dict,

@@ -7,9 +7,18 @@ import os
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Walks", "has_an_order", "modules_named", "names_in", "sets_keep_order", "walks_of"]
+__all__ = [
+    "Walks",
+    "has_an_order",
+    "imports_in",
+    "makes_sets",
+    "names_in",
+    "sets_keep_order",
+    "walks_of",
+]
 
 _ASKS = frozenset({"sorted", "len", "bool", "min", "max", "any", "all", "isinstance"})
 """Built-in functions whose result does not depend on the order of a set."""
@@ -22,6 +31,7 @@ _ASKING_METHODS = frozenset(
 _MAKES = frozenset({"set", "frozenset"})
 _LISTS = frozenset({"list", "tuple", "iter", "enumerate", "sum", "next", "map", "zip", "reversed"})
 _SET_OPCODES = frozenset({"BUILD_SET", "SET_ADD", "SET_UPDATE"})
+_SETS = frozenset(dis.opmap[name] for name in _SET_OPCODES)
 _PASSED_OVER = frozenset({"PRECALL", "CACHE", "NOP", "EXTENDED_ARG", "PUSH_NULL"})
 _LOADS = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 
@@ -40,30 +50,58 @@ def names_in(code: types.CodeType) -> frozenset[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             names |= names_in(constant)
-        elif isinstance(constant, str) and constant.replace(".", "").isidentifier():
+        elif isinstance(constant, str) and constant.isidentifier():
             names.add(constant)
     return frozenset(names)
 
 
-def modules_named(names: Iterable[str], variables: Mapping[str, Any]) -> Iterator[str]:
-    """Loaded modules that code may import by its names, beside global variables.
+def imports_in(code: types.CodeType, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Modules that a function imports itself, with what it takes from them.
 
     Args:
-        names: Names in a function.
-        variables: The global variables of the function.
+        code: Its code.
+        variables: Its global variables, which say what package it is in.
 
     Yields:
-        Names of modules, also of the package that the function's own module is in.
+        Names of loaded modules, each with the name of a variable; without one for a whole module.
+
+    Example:
+        >>> def loads():
+        ...     from os.path import join
+        >>> list(imports_in(loads.__code__, {}))
+        [('os.path', 'join')]
     """
-    package = variables.get("__package__")
-    parents = [""]
-    while isinstance(package, str) and package:
-        parents.append(package + ".")
-        package = package.rpartition(".")[0]
-    for name in names:
-        for parent in parents:
-            if parent + name in sys.modules and (parent or name not in variables):
-                yield parent + name
+    dynamic = not _IMPORTERS.isdisjoint(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from imports_in(constant, variables)
+        elif dynamic and isinstance(constant, str) and constant in sys.modules:
+            yield constant, ""
+    if _IMPORT not in code.co_code[::2]:
+        return
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _PASSED_OVER]
+    for place, step in enumerate(steps):
+        if step.opname == "IMPORT_NAME":
+            name = _absolute(step.argval, steps[place - 2].argval, variables)
+            taken = steps[place - 1].argval or ("",)
+            for each in taken:
+                if f"{name}.{each}" in sys.modules:
+                    yield f"{name}.{each}", ""
+                elif name in sys.modules:
+                    yield name, "" if each == "*" else each
+
+
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_IMPORTERS = frozenset({"import_module", "__import__"})
+
+
+def _absolute(name: str, level: Any, variables: Mapping[str, Any]) -> str:
+    """The name of a module that is imported by so many dots."""
+    package = str(variables.get("__package__") or "")
+    if not isinstance(level, int) or level == 0:
+        return name
+    base = package.rsplit(".", level - 1)[0]
+    return f"{base}.{name}" if name else base
 
 
 def sets_keep_order() -> bool:
@@ -82,6 +120,21 @@ def has_an_order(values: Iterable[Any]) -> bool:
     return len(listed) < 2 or all(type(value) in (int, float, bool) for value in listed)
 
 
+def makes_sets(code: types.CodeType) -> bool:
+    """Whether code may make sets: then it is worth to look closer."""
+    return (
+        not _MAKES.isdisjoint(code.co_names)
+        or not _SETS.isdisjoint(code.co_code[::2])
+        or any(
+            makes_sets(constant)
+            if isinstance(constant, types.CodeType)
+            else type(constant) is frozenset
+            for constant in code.co_consts
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Walks:
     """What code does with sets, as far as its instructions show.
 
@@ -89,12 +142,12 @@ class Walks:
         names: Names that it loads for something else than to ask for a member, a length or the
             like: it may walk what they name.
         makes: Whether it walks a set that it has just made.
+        place: The name of the function.
     """
 
-    __slots__ = ("makes", "names")
-
-    def __init__(self, names: frozenset[str], makes: bool) -> None:
-        self.names, self.makes = names, makes
+    names: frozenset[str]
+    makes: bool
+    place: str
 
 
 def walks_of(code: types.CodeType) -> Walks:
@@ -136,7 +189,7 @@ def walks_of(code: types.CodeType) -> Walks:
             inner = walks_of(constant)
             names |= inner.names
             makes = makes or inner.makes
-    return Walks(frozenset(names), makes)
+    return Walks(names=frozenset(names), makes=makes, place=code.co_qualname)
 
 
 def _start(step: dis.Instruction) -> tuple[int, int] | None:

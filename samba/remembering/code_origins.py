@@ -112,7 +112,9 @@ def is_users(value: Any) -> bool:
             return is_users_file(file)
         owner = sys.modules.get(name) if isinstance(name, str) else None
         return owner is None or vars(owner) is not value.__globals__ or is_users_module(name)
-    if not isinstance(value, type):
+    if not isinstance(value, type) or not isinstance(value.__module__, str):
+        return False
+    if type(value).__name__ == "pybind11_type":  # in C++, and made when its module is loaded
         return False
     if is_users_module(value.__module__):
         return True

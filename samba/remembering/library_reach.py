@@ -23,6 +23,16 @@ __all__ = ["Reach", "is_followed"]
 _NOT_FOLLOWED = frozenset({"torch", "numpy", "jax", "jaxlib"})
 _ALWAYS = frozenset({"forward"})
 """Names of methods that run, beside those with two underscores."""
+_MAKE = frozenset({"__init__", "__new__", "__post_init__"})
+"""Methods that run where code names the class."""
+_REST = frozenset(
+    {
+        *("__del__", "__repr__", "__str__", "__dir__", "__sizeof__", "__init_subclass__"),
+        *("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__"),
+        *("__deepcopy__", "__class_getitem__", "__subclasscheck__", "__instancecheck__"),
+    }
+)
+"""Methods with two underscores that do not run because of what ``forward`` does."""
 _MOST_FUNCTIONS = 5000
 
 
@@ -59,6 +69,8 @@ class Reach:
         self._libraries, self._state = libraries, state
         self._names: set[str] = set(_ALWAYS)
         self._visited: set[int] = set()
+        self._made: set[type] = set()
+        self._entries: set[tuple[type, str]] = set()
         self.classes: list[type] = []
         self.functions: list[types.FunctionType] = []
 
@@ -68,12 +80,23 @@ class Reach:
         while known != (known := len(self._visited) + len(self._names) + len(self.classes)):
             for function in self.functions:
                 self._visit(function)
-            for kind in list(dict.fromkeys(self.classes)):
+            self.classes = list(dict.fromkeys(self.classes))
+            for kind in list(self.classes):
                 if not is_followed(kind.__module__):
                     continue
                 for name, item in list(vars(kind).items()):
-                    if name in self._names or (name.startswith("__") and name.endswith("__")):
+                    if name in self._names or self._runs(kind, name):
                         self._visit(item)
+                    if name in self._names and (kind, name) not in self._entries:
+                        self._entries.add((kind, name))
+                        self._state.put(kind.__qualname__, name)
+                        self._libraries.add_outline(item, f"{kind.__qualname__}.{name}")
+
+    def _runs(self, kind: type, name: str) -> bool:
+        """Whether a method may run that no code names."""
+        if name in _MAKE:
+            return kind in self._made
+        return name.startswith("__") and name.endswith("__") and name not in _REST
 
     def _visit(self, item: Any) -> None:
         """Follow a function, or what decorators have made of one."""
@@ -113,5 +136,8 @@ class Reach:
         self._libraries.add_outline(item, name)
         if isinstance(item, types.FunctionType):
             self._visit(item)
-        elif isinstance(item, type) and item not in self.classes:
-            self.classes.append(item)
+        elif isinstance(item, type):
+            self._made.update(item.__mro__)
+            self.classes += item.__mro__
+        else:
+            self.classes += type(item).__mro__

@@ -7,8 +7,10 @@ reaches are looked at closely; of all others, only what belongs to the user.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import logging
+import os
 import random
 import re
 import sys
@@ -48,6 +50,7 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, functools.partial, prope
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque)
 _DEPTH = 3
 """How deep containers of others are looked into: a registry of registries."""
+_SMALLEST_ADDRESS = 1 << 32
 _DRAWN = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?4[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12}")
 """A UUID of version 4, which a library draws anew in each process to name it."""
 _NOT_TRACED = frozenset({"jax", "jaxlib"})
@@ -66,7 +69,7 @@ class Libraries:
     def __init__(self, state: StateDigest) -> None:
         self._state = state
         self._looked: set[tuple[str, str]] = set()
-        self._outlined: dict[int, tuple[Any, int]] = {}
+        self._outlined: dict[int, tuple[Any, int, int]] = {}
         self._reach = Reach(self, state)
 
     def add_named(self, module: Any, names: frozenset[str]) -> None:
@@ -85,10 +88,7 @@ class Libraries:
             self._looked.add((module.__name__, name))
             item = vars(module)[name]
             owner = getattr(item, "__self__", None)
-            if type(item) in (*PLAIN, *_CONTAINERS):
-                self._state.put(name)
-                self._state.add(item, f"{module.__name__}.{name}")
-            elif isinstance(item, type) or _draws(owner):
+            if isinstance(item, type) or _draws(owner):
                 self._state.put(name)
                 self._state.add(owner if _draws(owner) else item, f"{module.__name__}.{name}")
             elif not isinstance(item, types.ModuleType):
@@ -145,6 +145,8 @@ class Libraries:
         sources = source_files()
         files, names = sources.keys(), frozenset(sources.values())
 
+        seen = {id(vars(builtins))}  # which each module has a reference to
+
         def is_theirs(value: Any) -> bool:
             kind = type(value)  # there are half a million of these: files are looked up, not found
             if kind is types.FunctionType:
@@ -157,7 +159,10 @@ class Libraries:
             if is_own(name) or name.partition(".")[0] in _NOT_TRACED:
                 continue
             for variable, item in list(vars(module).items()):
-                if type(item) is dict and item is not vars(module):
+                if type(item) is dict:
+                    if id(item) in seen:
+                        continue
+                    seen.add(id(item))
                     for key, entry in list(item.items()):
                         if is_theirs(key) or is_theirs(entry):
                             self._state.put("in", name, variable)
@@ -187,13 +192,13 @@ class Libraries:
         kind = type(item)
         state = self._state
         if kind in PLAIN:
-            drawn = kind is str and _DRAWN.fullmatch(item)
-            state.put(kind.__name__, "drawn" if drawn else repr(item))
+            state.put(kind.__name__, "drawn" if _is_drawn(item) else repr(item))
             return
-        if self._outlined.get(id(item), (item, -1))[1] >= depth:
-            state.put("again", kind.__qualname__)
+        _, known, number = self._outlined.get(id(item), (item, -1, len(self._outlined)))
+        if known >= depth:
+            state.put("again", str(number))
             return
-        self._outlined[id(item)] = item, depth
+        self._outlined[id(item)] = item, depth, number
         if is_users(item) or (not isinstance(item, type) and is_users(kind)):
             state.add(item, place)
         elif isinstance(item, types.FunctionType):
@@ -204,16 +209,18 @@ class Libraries:
                 for each in (item.__defaults__, item.__kwdefaults__, *cells):
                     self.add_outline(each, place, depth - 1)
         elif isinstance(item, type):
-            state.put("class", item.__module__, item.__qualname__)
+            state.put("class", str(item.__module__), item.__qualname__)
         elif kind in _CONTAINERS and depth and len(item) <= _MOST_ITEMS:
             self._outlines(item, place, depth - 1)
         elif kind is functools.partial and depth:
             self.add_outline((item.func, item.args, item.keywords), place, depth - 1)
         elif depth and _has_attributes(kind):
-            state.put(kind.__module__, kind.__qualname__)
+            state.put(str(kind.__module__), kind.__qualname__)
             for name, held in attributes_of(item, kind):
                 state.put(name)
                 self.add_outline(held, f"{place}.{name}", depth - 1)
+        elif isinstance(item, types.ModuleType):  # some make what they are asked for
+            state.put("module", str(vars(item).get("__name__")))
         else:
             state.put(kind.__qualname__, str(getattr(item, "__qualname__", "")))
 
@@ -233,6 +240,13 @@ def _content(cell: types.CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return "an empty cell"
+
+
+def _is_drawn(value: Any) -> bool:
+    """Whether a library's text or number is one that each process has anew and names itself by."""
+    if type(value) is int:  # an address, a hash, a process
+        return value == os.getpid() or value >= _SMALLEST_ADDRESS
+    return type(value) is str and _DRAWN.fullmatch(value) is not None
 
 
 def _draws(owner: Any) -> bool:

@@ -22,6 +22,16 @@ _FUNCTIONS = (
 _ELSEWHERE = ("Meta", "CUDA", "MPS", "XPU", "HPU", "MTIA", "PrivateUse1")
 """Dispatch keys that no trace on the host meets, for which torch has functions in Python."""
 
+_TORCHS = frozenset(
+    {
+        *("aten", "prims", "rngprims", "debugprims", "c10d", "c10d_functional", "quantized"),
+        *("_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_native", "symm_mem"),
+        *("export", "fsdp", "streams", "flex_lib", "debug_mode_ops", "onnx", "onnx_symbolic"),
+        *("inductor", "_inductor_test", "mkl", "mkldnn", "onednn", "higher_order"),
+    }
+)
+"""Namespaces of operations that torch itself implements in Python, as its version says."""
+
 
 def add_operation(state: StateDigest, item: Any) -> None:
     """Add the functions of an operation that is implemented in Python.
@@ -44,6 +54,8 @@ def add_operation(state: StateDigest, item: Any) -> None:
         for function in _FUNCTIONS:
             state.put(function)
             state.add(getattr(custom, function, None), f"{name}.{function}")
+        return
+    if name.partition("::")[0] in _TORCHS:
         return
     if name in {operation for operation, _ in _implemented()}:
         _refuse(name)

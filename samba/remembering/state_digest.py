@@ -29,7 +29,8 @@ from emulator.handler_errors import raise_error_of_handler
 from samba.remembering.built_in_parts import BY_NAME, PLAIN, parts_of
 from samba.remembering.code_names import (
     has_an_order,
-    modules_named,
+    imports_in,
+    makes_sets,
     names_in,
     sets_keep_order,
     walks_of,
@@ -218,7 +219,8 @@ class StateDigest:
 
     def _orders(self) -> None:
         """Add the orders in which code walks sets, where another process has the same."""
-        walks = [walks_of(code) for code in self._codes]
+        asked = bool(self._unordered)
+        walks = [walks_of(code) for code in self._codes if asked or makes_sets(code)]
         walked = {name for each in walks for name in each.names}
         for place, digests in self._unordered:
             holder = _HOLDER.search(place)
@@ -226,9 +228,7 @@ class StateDigest:
                 if not sets_keep_order():
                     raise Incomparable(place, f"is a set, and {_ORDER}")
                 self.put("order", *digests)
-        makes = [
-            code.co_qualname for code, each in zip(self._codes, walks, strict=True) if each.makes
-        ]
+        makes = [each.place for each in walks if each.makes]
         if makes and not sets_keep_order():
             raise Incomparable(makes[0], f"walks a set that it makes, and {_ORDER}")
         if makes:
@@ -340,7 +340,9 @@ class StateDigest:
             self._dict(vars(function), f"{place}.__dict__")
         if is_users(function):
             self._codes.append(code)
-            self._named(function.__globals__, names_in(code), place)
+            names = names_in(code)
+            self._named(function.__globals__, names, place)
+            self._imported(function, names)
         else:
             self._libraries.add_function(function)
 
@@ -367,9 +369,15 @@ class StateDigest:
                 self._libraries.add_named(variables[name], names)
             elif name in vars(builtins) and not isinstance(vars(builtins)[name], _OF_BUILTINS):
                 self.add(vars(builtins)[name], where)
-        for name in sorted(modules_named(names, variables)):
-            self.add(sys.modules[name], name)
-            self._libraries.add_named(sys.modules[name], names)
+
+    def _imported(self, function: types.FunctionType, names: frozenset[str]) -> None:
+        """What a function imports itself, of the user's modules and of others."""
+        for name, variable in imports_in(function.__code__, function.__globals__):
+            module = sys.modules[name]
+            self.put(name, variable)
+            if is_users_module(name):
+                self.add(vars(module).get(variable) if variable else module, name)
+            self._libraries.add_named(module, names)
 
     def _variables(self, module: types.ModuleType, place: str) -> None:
         """All that a module of the user's holds."""
@@ -379,13 +387,13 @@ class StateDigest:
                 self.add(item, f"{place}.{name}")
 
     def _class(self, kind: type, place: str) -> None:
-        self.put("class", kind.__module__, kind.__qualname__)
+        self.put("class", str(kind.__module__), kind.__qualname__)
         if is_users(kind):
             for name, item in list(vars(kind).items()):
                 if name not in OF_EVERY_CLASS:
                     self.put(name)
                     self.add(item, f"{kind.__qualname__}.{name}")
-            self.put(*_annotated(kind))
+            self.put(str(vars(kind).get("__doc__")), *_annotated(kind))
             for field in vars(kind).get("__dataclass_fields__", {}).values():
                 self.put(field.name, repr((field.init, field.kw_only)))
                 self.add(
@@ -407,7 +415,9 @@ def _name_of(value: Any) -> tuple[str, str]:
 
 def _annotated(kind: type) -> list[str]:
     """Names of the fields of a class with their types, which a dataclass goes by."""
-    fields = vars(kind).get("__annotations__") or {}
+    fields = vars(kind).get("__annotations__")
+    if not isinstance(fields, dict):  # a metaclass in C has a descriptor of this name
+        return []
     return [
         f"{name}: {of if isinstance(of, str) else getattr(of, '__qualname__', type(of).__name__)}"
         for name, of in fields.items()
