@@ -141,7 +141,10 @@ class Libraries:
                 self._state.put(variable, repr(item))
 
     def add_users(self) -> None:
-        """Add functions and classes of the user's files that any module of others has."""
+        """Add functions and classes of the user's files that any module of others has.
+
+        Python's own modules are left out: they are looked at where code names them.
+        """
         sources = source_files()
         files, names = sources.keys(), frozenset(sources.values())
 
@@ -153,10 +156,11 @@ class Libraries:
                 return value.__code__.co_filename in files
             return issubclass(kind, type) and value.__module__ in names
 
-        for name, module in sorted(sys.modules.items()):
+        for name, module in sorted(sys.modules.items(), key=lambda entry: entry[0]):
             if not isinstance(module, types.ModuleType) or name in names:
                 continue
-            if is_own(name) or name.partition(".")[0] in _NOT_TRACED:
+            top = name.partition(".")[0]
+            if is_own(name) or top in _NOT_TRACED or top in sys.stdlib_module_names:
                 continue
             for variable, item in list(vars(module).items()):
                 if type(item) is dict:
