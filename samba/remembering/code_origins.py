@@ -114,8 +114,8 @@ def is_users(value: Any) -> bool:
         return owner is None or vars(owner) is not value.__globals__ or is_users_module(name)
     if not isinstance(value, type) or not isinstance(value.__module__, str):
         return False
-    if type(value).__name__ == "pybind11_type":  # in C++, and made when its module is loaded
-        return False
+    if type(value).__name__ == "pybind11_type" or value.__module__.startswith("_cython_"):
+        return False  # in C++ or C, and made when its module is loaded
     if is_users_module(value.__module__):
         return True
     if "<locals>" in value.__qualname__:
