@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 import torch
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey, _FunctionBase
+from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
@@ -445,7 +446,7 @@ def global_hooks() -> Mapping[str, dict[int, Callable[..., Any]]]:
 
 def active_modes() -> tuple[Any, ...]:
     """Modes that see every call of torch, outermost first, and hooks on saved tensors (2.13)."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    hooks = _top_saved_tensors_default_hooks(False)
     return *_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack(), hooks
 
 

@@ -378,7 +378,7 @@ def test_what_code_loads_itself_is_noticed(library: Any, tmp_path: Path) -> None
         "an object of a library": lambda net: setattr(library.options.OPTIONS, "depth", 3),
     }
     package = types.ModuleType("pack")
-    package.__path__ = [str(tmp_path)]  # pyright: ignore[reportAttributeAccessIssue]
+    package.__path__ = [str(tmp_path)]
     keys: dict[str, str] = {}
     with loaded(tmp_path, files) as net, pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "pack", package)
