@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from samba.remembering.built_in_parts import PLAIN
+from samba.remembering.built_in_parts import BY_NAME, PLAIN
 from samba.remembering.code_origins import is_own, is_users, is_users_module, source_files
 from samba.remembering.library_reach import Reach, is_followed
 from samba.remembering.object_state import attributes_of
@@ -47,6 +47,8 @@ OF_EVERY_CLASS = frozenset(
 
 _CODE = (types.FunctionType, types.BuiltinFunctionType, functools.partial, property)
 """What a module of others may be patched with."""
+_NO_WRAPPERS = frozenset({*PLAIN, *BY_NAME})
+"""Types of objects that stand for no function of the user's."""
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, tuple, set, frozenset, deque)
 _DEPTH = 3
 """How deep containers of others are looked into: a registry of registries."""
@@ -178,9 +180,12 @@ class Libraries:
     def _entry(self, name: str, item: Any, owner: str) -> None:
         """An entry of a class or module of others: by version, unless it is not its own."""
         self._state.put(name)
-        held = (item, getattr(item, "__wrapped__", None), getattr(item, "func", None))
-        held += tuple(getattr(item, part, None) for part in ("fget", "__func__"))
-        if any(is_users(each) for each in held):
+        if type(item) in _NO_WRAPPERS:
+            held: tuple[Any, ...] = ()
+        else:
+            parts = ("__wrapped__", "func", "fget", "__func__")
+            held = (item, *(getattr(item, part, None) for part in parts))
+        if any(is_users(each) for each in held if each is not None):
             self._state.add(item, f"{owner}.{name}")
         else:
             self.add_outline(item, f"{owner}.{name}")
