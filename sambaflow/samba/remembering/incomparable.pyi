@@ -1,0 +1,3 @@
+from samba.remembering.incomparable import (
+    Incomparable as Incomparable,
+)

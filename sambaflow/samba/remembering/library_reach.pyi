@@ -1,0 +1,4 @@
+from samba.remembering.library_reach import (
+    Reach as Reach,
+    is_followed as is_followed,
+)
