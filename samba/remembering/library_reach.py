@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from samba.remembering.code_names import names_in
 from samba.remembering.code_origins import is_own, is_users
-
-if TYPE_CHECKING:
-    from samba.remembering.library_state import Libraries
-    from samba.remembering.state_digest import StateDigest
+from samba.remembering.digest import Digest
 
 __all__ = ["Reach", "is_followed"]
 
@@ -57,7 +55,7 @@ class Reach:
     """Adds to a digest what the code of others names.
 
     Args:
-        libraries: Adds an object that is named.
+        add_outline: Adds an object that is named, and what it is called.
         state: The digest.
 
     Attributes:
@@ -65,8 +63,8 @@ class Reach:
         functions: Functions that code of the user's names.
     """
 
-    def __init__(self, libraries: Libraries, state: StateDigest) -> None:
-        self._libraries, self._state = libraries, state
+    def __init__(self, add_outline: Callable[[Any, str], None], state: Digest) -> None:
+        self._add_outline, self._state = add_outline, state
         self._names: set[str] = set(_ALWAYS)
         self._visited: set[int] = set()
         self._made: set[type] = set()
@@ -90,7 +88,7 @@ class Reach:
                     if name in self._names and (kind, name) not in self._entries:
                         self._entries.add((kind, name))
                         self._state.put(kind.__qualname__, name)
-                        self._libraries.add_outline(item, f"{kind.__qualname__}.{name}")
+                        self._add_outline(item, f"{kind.__qualname__}.{name}")
 
     def _runs(self, kind: type, name: str) -> bool:
         """Whether a method may run that no code names."""
@@ -133,7 +131,7 @@ class Reach:
                         self._named(f"{name}.{each}", vars(item)[each], names)
             return
         self._state.put(name)
-        self._libraries.add_outline(item, name)
+        self._add_outline(item, name)
         if isinstance(item, types.FunctionType):
             self._visit(item)
         elif isinstance(item, type):

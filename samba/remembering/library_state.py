@@ -17,19 +17,17 @@ import sys
 import threading
 import types
 from collections import OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from samba.remembering.built_in_parts import BY_NAME, PLAIN
 from samba.remembering.code_origins import is_own, is_users, is_users_module, source_files
+from samba.remembering.digest import Digest
 from samba.remembering.library_reach import Reach, is_followed
 from samba.remembering.object_state import attributes_of
 from samba.remembering.operations import add_operation
-
-if TYPE_CHECKING:
-    from samba.remembering.state_digest import StateDigest
 
 __all__ = ["OF_EVERY_CLASS", "Libraries"]
 
@@ -68,11 +66,11 @@ class Libraries:
         state: The digest.
     """
 
-    def __init__(self, state: StateDigest) -> None:
+    def __init__(self, state: Digest) -> None:
         self._state = state
         self._looked: set[tuple[str, str]] = set()
         self._outlined: dict[int, tuple[Any, int, int]] = {}
-        self._reach = Reach(self, state)
+        self._reach = Reach(self.add_outline, state)
 
     def add_named(self, module: Any, names: frozenset[str]) -> None:
         """Add what code may name of a module of others: variables, and whose these are.

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from torch._library.custom_ops import OPDEFS
-from torch._ops import OpOverload, OpOverloadPacket
-
+from samba.remembering.digest import Digest
 from samba.remembering.incomparable import Incomparable
-
-if TYPE_CHECKING:
-    from samba.remembering.state_digest import StateDigest
+from samba.tracer.torch_internals import (
+    OPDEFS,
+    OpOverload,
+    OpOverloadPacket,
+    python_implementations,
+)
 
 __all__ = ["add_operation", "refuse_other_implementations"]
 
@@ -33,7 +33,7 @@ _TORCHS = frozenset(
 """Namespaces of operations that torch itself implements in Python, as its version says."""
 
 
-def add_operation(state: StateDigest, item: Any) -> None:
+def add_operation(state: Digest, item: Any) -> None:
     """Add the functions of an operation that is implemented in Python.
 
     Args:
@@ -74,7 +74,7 @@ def refuse_other_implementations() -> None:
 
 def _implemented() -> list[tuple[str, str]]:
     """Operations that have functions in Python where a trace meets them, and for which key."""
-    split = [entry.split("/") for entry in torch.library._impls]
+    split = [entry.split("/") for entry in python_implementations()]
     return [
         (f"{ns}::{op.partition('.')[0]}", key) for ns, op, key in split if key not in _ELSEWHERE
     ]

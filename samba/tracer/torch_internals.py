@@ -21,7 +21,8 @@ from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
-from torch._ops import OpOverload as OpOverload
+from torch._library.custom_ops import OPDEFS as OPDEFS
+from torch._ops import OpOverload as OpOverload, OpOverloadPacket as OpOverloadPacket
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch._subclasses.fake_tensor import (
     FakeTensor as FakeTensor,
@@ -442,6 +443,11 @@ def global_hooks() -> Mapping[str, dict[int, Callable[..., Any]]]:
         "global full backward pre-hook": module_module._global_backward_pre_hooks,
         "global full backward hook": module_module._global_backward_hooks,
     }
+
+
+def python_implementations() -> Iterable[str]:
+    """Implementations that ``torch.library`` keeps: ``namespace/operation.overload/key`` (2.13)."""
+    return torch.library._impls
 
 
 def active_modes() -> tuple[Any, ...]:

@@ -1,0 +1,3 @@
+from samba.remembering.digest import (
+    Digest as Digest,
+)
