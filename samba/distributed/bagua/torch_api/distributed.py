@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from samba.distributed.bagua.algorithms import Algorithm
-from samba.distributed.bagua.torch_api.communication import BaguaProcessGroup
+from samba.distributed.bagua.torch_api.groups import BaguaProcessGroup
 from samba.distributed.bagua.training import is_trained_model, trained_model_of, with_bagua
 from samba.errors import ArgumentError
 
