@@ -15,6 +15,7 @@ from typing import Any
 from samba.remembering.code_names import names_in
 from samba.remembering.code_origins import is_own, is_users
 from samba.remembering.digest import Digest
+from samba.remembering.incomparable import Incomparable
 
 __all__ = ["Reach", "is_followed"]
 
@@ -105,12 +106,12 @@ class Reach:
                 self._visit(part)
         if not isinstance(item, types.FunctionType) or id(item) in self._visited:
             return
-        if (
-            not is_followed(item.__module__)
-            or is_users(item)
-            or len(self._visited) > _MOST_FUNCTIONS
-        ):
+        if not is_followed(item.__module__) or is_users(item):
             return
+        if len(self._visited) >= _MOST_FUNCTIONS:
+            raise Incomparable(
+                "forward", f"reaches more than {_MOST_FUNCTIONS} functions of others"
+            )
         self._visited.add(id(item))
         self._state.put("reached", item.__module__, item.__qualname__)
         for cell in item.__closure__ or ():

@@ -217,7 +217,9 @@ class Libraries:
                     self.add_outline(each, place, depth - 1)
         elif isinstance(item, type):
             state.put("class", str(item.__module__), item.__qualname__)
-        elif kind in _CONTAINERS and depth and len(item) <= _MOST_ITEMS:
+        elif kind in _CONTAINERS and len(item) > _MOST_ITEMS:
+            state.put(kind.__name__, str(len(item)))
+        elif kind in _CONTAINERS and depth:
             self._outlines(item, place, depth - 1)
         elif kind is functools.partial and depth:
             self.add_outline((item.func, item.args, item.keywords), place, depth - 1)
