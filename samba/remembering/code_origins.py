@@ -12,18 +12,14 @@ import os
 import site
 import sys
 import sysconfig
-import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from emulator.handler_errors import raise_error_of_handler
 
 __all__ = [
     "file_digest",
     "installed",
-    "is_own",
-    "is_users",
     "is_users_file",
     "is_users_module",
     "own_version",
@@ -94,47 +90,6 @@ def is_users_module(name: str | None) -> bool:
         return False
     path = _file_of(name)
     return path is None or is_users_file(path)
-
-
-def is_users(value: Any) -> bool:
-    """Whether a function or class is the user's, or of a module that is not known.
-
-    Args:
-        value: Any object; what is neither is not the user's.
-
-    Example:
-        >>> is_users(os.path.join), is_users(os.PathLike)
-        (False, False)
-    """
-    if isinstance(value, types.FunctionType):
-        file, name = value.__code__.co_filename, value.__globals__.get("__name__")
-        if not file.startswith("<"):
-            return is_users_file(file)
-        owner = sys.modules.get(name) if isinstance(name, str) else None
-        return owner is None or vars(owner) is not value.__globals__ or is_users_module(name)
-    if not isinstance(value, type) or not isinstance(value.__module__, str):
-        return False
-    if type(value).__name__ == "pybind11_type" or value.__module__.startswith("_cython_"):
-        return False  # in C++ or C, and made when its module is loaded
-    if is_users_module(value.__module__):
-        return True
-    if "<locals>" in value.__qualname__:
-        return True
-    owner = sys.modules.get(value.__module__)
-    if owner is None:
-        return bool(value.__flags__ & _MADE_AT_RUN_TIME)
-    # A class that its module does not have was made by somebody else.
-    first = value.__qualname__.partition(".")[0]
-    return bool(value.__flags__ & _MADE_AT_RUN_TIME) and first not in vars(owner)
-
-
-_MADE_AT_RUN_TIME = 1 << 9
-"""Flag of classes that are not in C, as ``Py_TPFLAGS_HEAPTYPE`` says."""
-
-
-def is_own(name: str) -> bool:
-    """Whether a module is one of this project, by its name."""
-    return name.partition(".")[0] in _OWN
 
 
 def _file_of(name: str) -> str | None:

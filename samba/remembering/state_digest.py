@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
 import hashlib
 import logging
-import os
 import re
 import sys
 import threading
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
@@ -26,20 +27,8 @@ import numpy as np
 import torch
 
 from emulator.handler_errors import raise_error_of_handler
-from samba.remembering.built_in_parts import BY_NAME, PLAIN, parts_of
-from samba.remembering.code_names import (
-    has_an_order,
-    imports_in,
-    makes_sets,
-    names_in,
-    sets_keep_order,
-    walks_of,
-)
-from samba.remembering.code_origins import is_users, is_users_module
-from samba.remembering.incomparable import Incomparable
-from samba.remembering.library_state import OF_EVERY_CLASS, Libraries
+from samba.remembering.code_origins import is_users_file, is_users_module
 from samba.remembering.object_state import attributes_of, built_in_base, holds_no_more
-from samba.remembering.operations import add_operation
 from samba.sambatensor import SambaTensor
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
@@ -51,20 +40,39 @@ _MOST_BYTES = 1 << 28
 """Bytes of constants that are read; more take longer than a trace."""
 
 
+class Incomparable(Exception):
+    """The state of an object cannot be compared with that in another process.
+
+    Attributes:
+        place: Where it was found, as an expression.
+        problem: Why not.
+    """
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(f"{place} {problem}")
+
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented)),
+    *(range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype),
+)
+_BY_NAME = (
+    *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType),
+    *(types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType),
+    *(types.MemberDescriptorType, PurePath),
+)
 _STATELESS = (type(threading.Lock()), type(threading.RLock()), logging.Logger)
 """Objects that no result of ``forward`` depends on."""
-_OF_EVERY_MODULE = frozenset(
+_OF_EVERY_CLASS = frozenset(
     {
-        *("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__file__", "__path__"),
-        *("__cached__", "__builtins__", "__annotations__"),
+        *("__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__"),
+        *("_abc_impl", "__abstractmethods__", "__slots__", "__static_attributes__"),
+        *("__firstlineno__", "__orig_bases__", "__parameters__", "__match_args__"),
+        *("__dataclass_fields__", "__dataclass_params__", "_autograd_function_id"),
     }
 )
-_OF_BUILTINS = (*BY_NAME, type)
-_HOLDER = re.compile(r"\.([A-Za-z_]\w*)$|^(\w+), which |^(\w+) of ")
-"""What a set hangs on, at the end of what it is called: an attribute or a variable."""
-_ORDER = "texts have another order in each process: sort them, use a list, or set PYTHONHASHSEED"
-_SMALLEST_HASH = 1 << 32
-"""Hashes of texts are numbers of 64 bits, of which hardly any is smaller."""
+"""Attributes of a class that its source says, or that Python makes."""
 
 
 class StateDigest:
@@ -87,30 +95,13 @@ class StateDigest:
         self._state = hashlib.sha256()
         self._seen: dict[int, int] = {}
         self._alive: list[Any] = []
+        self._looked: set[tuple[str, str]] = set()
         self._storages: dict[int, int] = {}
-        self._unordered: list[tuple[str, tuple[str, ...]]] = []
-        self._codes: list[types.CodeType] = []
-        self._libraries = Libraries(self)
         self._bytes = 0
 
     def hexdigest(self) -> str:
         """The digest of all that was added."""
         return self._state.hexdigest()
-
-    def add_surroundings(self, modules: Iterable[str]) -> None:
-        """Add what lies around all that was added: modules of others, and orders of sets.
-
-        Args:
-            modules: Modules of others that are looked at in any case.
-
-        Raises:
-            Incomparable: If code walks a set whose order other processes do not have.
-        """
-        for name in modules:
-            self._libraries.add_patches(name)
-        self._libraries.add_users()
-        self._libraries.add_reached()
-        self._orders()
 
     def add(self, value: Any, place: str) -> None:
         """Add an object with everything that it holds.
@@ -123,15 +114,15 @@ class StateDigest:
             Incomparable: If it holds something whose state cannot be had.
         """
         kind = type(value)
-        if kind in PLAIN:
-            self.put(kind.__name__, repr(value))
+        if kind in _PLAIN:
+            self._put(kind.__name__, repr(value))
         elif kind is tuple:  # often a new one, which has the identity of one that is gone
-            self.put("tuple")
+            self._put("tuple")
             self._items(value, place)
         elif self._is_new(value):
             self._object(value, kind, place)
 
-    def put(self, *texts: str) -> None:
+    def _put(self, *texts: str) -> None:
         for text in texts:
             data = text.encode("utf-8", "surrogatepass")
             self._bytes += len(data) + 8
@@ -144,7 +135,7 @@ class StateDigest:
         """Whether it is met for the first time; later ones are told by their number."""
         number = self._seen.setdefault(id(value), len(self._alive))
         if number < len(self._alive):
-            self.put("again", str(number))
+            self._put("again", str(number))
             return False
         if number >= _MOST_OBJECTS:
             raise Incomparable("model", f"holds more than {_MOST_OBJECTS} objects")
@@ -154,7 +145,7 @@ class StateDigest:
     def _object(self, value: Any, kind: type, place: str) -> None:
         # By type: `__class__` of a stand-in for another object says what that one is.
         if (walk := _CONTAINERS.get(kind)) is not None:
-            self.put(kind.__name__)
+            self._put(kind.__name__)
             walk(self, value, place)
         elif issubclass(kind, torch.Tensor):
             self._tensor(value, place)
@@ -165,25 +156,26 @@ class StateDigest:
         elif issubclass(kind, type):
             self._class(value, place)
         elif issubclass(kind, types.ModuleType):
-            self.put("module", value.__name__)
+            self._put("module", value.__name__)
             if is_users_module(value.__name__):
                 self._variables(value, place)
-        elif (parts := parts_of(value)) is not None:
-            self.put(kind.__qualname__)
-            self._items(parts, place)
-        elif issubclass(kind, (*BY_NAME, PurePath)) or kind.__module__ == "torch._ops":
-            self.put("by name", kind.__qualname__, *_name_of(value))
-            add_operation(self, value)
+        elif (special := _SPECIAL.get(kind)) is not None:
+            self._put(kind.__qualname__)
+            self.add(special(value), place)
+        elif issubclass(kind, _BY_NAME) or kind.__module__ == "torch._ops":
+            self._put("by name", type(value).__qualname__, *_name_of(value))
             owner = getattr(value, "__self__", None)
             if owner is not None and not isinstance(owner, (type, types.ModuleType)):
                 self.add(owner, f"{place}.__self__")
         elif issubclass(kind, enum.Enum):
             self.add(kind, place)
-            self._attributes(value, kind, place)
+            for name, item in attributes_of(value, kind):
+                self._put(name)
+                self.add(item, f"{place}.{name}")
         elif kind is np.ndarray or issubclass(kind, np.generic):
-            self._numbers(value, place)
+            self._array(np.asarray(value), place)
         elif issubclass(kind, _STATELESS):
-            self.put("stateless", kind.__qualname__)
+            self._put("stateless", kind.__qualname__)
         else:
             self._instance(value, kind, place)
 
@@ -191,59 +183,40 @@ class StateDigest:
 
     def _items(self, values: Iterable[Any], place: str) -> None:
         listed = list(values)
-        self.put("items", str(len(listed)))
+        self._put("items", str(len(listed)))
         for number, item in enumerate(listed):
             self.add(item, f"{place}[{number}]")
 
-    def _dict(self, values: dict[Any, Any], place: str, base: type = dict) -> None:
-        entries = list(base.items(values))
-        self.put("dict", str(len(entries)))
+    def _dict(self, values: dict[Any, Any], place: str) -> None:
+        entries = list(dict.items(values))
+        self._put("dict", str(len(entries)))
         for key, item in entries:
             self.add(key, f"a key of {place}")
-            self.add(item, f"{place}[{key!r}]" if type(key) in PLAIN else f"an entry of {place}")
+            self.add(item, f"{place}[{key!r}]" if type(key) in _PLAIN else f"an entry of {place}")
 
     def _set(self, values: Iterable[Any], place: str) -> None:
         """Items of a set; in order where that is the same in each process, as texts have none."""
         digests: list[str] = []
         values = list(values)
         for item in values:
-            if type(item) not in (*PLAIN, tuple) and not isinstance(item, enum.Enum):
+            if type(item) not in (*_PLAIN, tuple) and not isinstance(item, enum.Enum):
                 raise Incomparable(f"an item of {place}", f"is a {type(item).__qualname__}")
             state = StateDigest({})
             state.add(item, f"an item of {place}")
             digests.append(state.hexdigest())
-        ordered = has_an_order(values)
-        self.put("set", *(digests if ordered else sorted(digests)))
-        if not ordered:
-            self._unordered.append((place, tuple(digests)))
-
-    def _orders(self) -> None:
-        """Add the orders in which code walks sets, where another process has the same."""
-        asked = bool(self._unordered)
-        walks = [walks_of(code) for code in self._codes if asked or makes_sets(code)]
-        walked = {name for each in walks for name in each.names}
-        for place, digests in self._unordered:
-            holder = _HOLDER.search(place)
-            if holder is None or not walked.isdisjoint(holder.groups()):
-                if not sets_keep_order():
-                    raise Incomparable(place, f"is a set, and {_ORDER}")
-                self.put("order", *digests)
-        makes = [each.place for each in walks if each.makes]
-        if makes and not sets_keep_order():
-            raise Incomparable(makes[0], f"walks a set that it makes, and {_ORDER}")
-        if makes:
-            self.put("seed", os.environ["PYTHONHASHSEED"])
+        ordered = all(type(item) in (int, float) for item in values)
+        self._put("set", *(digests if ordered else sorted(digests)))
 
     def _instance(self, value: Any, kind: type, place: str) -> None:
         """An object of a class: what its built-in base holds, then its attributes."""
         base = built_in_base(kind)
         if base is deque:
-            self.put(repr(value.maxlen))
+            self._put(repr(value.maxlen))
         if not holds_no_more(kind, base):
             raise Incomparable(place, f"is a {kind.__qualname__}")
         self.add(kind, f"type({place})")
         if base in (dict, OrderedDict, defaultdict):
-            self._dict(value, place, base)
+            self._dict(value, place)
             if base is defaultdict:
                 self.add(value.default_factory, f"{place}.default_factory")
         elif base in (list, tuple, deque):
@@ -251,16 +224,10 @@ class StateDigest:
         elif base in (set, frozenset):
             self._set(value, place)
         elif base is not object:
-            self.put(base.__repr__(value))
-        self._attributes(value, kind, place)
-
-    def _attributes(self, value: Any, kind: type, place: str) -> None:
+            self._put(base.__repr__(value))
         for name, item in attributes_of(value, kind):
-            self.put(name)
-            if type(item) is int and abs(item) >= _SMALLEST_HASH and _is_hash(value, name, item):
-                self.put("a hash")
-            else:
-                self.add(item, f"{place}.{name}")
+            self._put(name)
+            self.add(item, f"{place}.{name}")
 
     # -- tensors and modules -------------------------------------------------------------
 
@@ -271,20 +238,19 @@ class StateDigest:
         if has_values and tensor.layout is torch.strided:
             memory = host_of(tensor).untyped_storage().data_ptr()
             shared = self._storages.setdefault(memory, len(self._storages))
-            host = host_of(tensor)
-            form = (*form, strides_of(host), shared, host.is_leaf, host.is_conj(), host.is_neg())
-        self.put("tensor", repr(form), *names)
+            form = (*form, strides_of(host_of(tensor)), shared)
+        self._put("tensor", repr(form), *names)
         self.add(type(tensor), f"type({place})")
         for hooks in (gradient_hooks(tensor), accumulation_hooks(tensor)):
             self._items(hooks.values(), f"a hook of {place}")
         known = self._known.get(id(tensor))
         if known is not None:
-            self.put("of the model", known)
+            self._put("of the model", known)
         elif has_values:
             self._values(tensor, place)
         for name, item in list(vars(tensor).items()):
             if not (name.startswith("_") and isinstance(tensor, SambaTensor)):
-                self.put(name)
+                self._put(name)
                 self.add(item, f"{place}.{name}")
 
     def _values(self, tensor: torch.Tensor, place: str) -> None:
@@ -295,35 +261,26 @@ class StateDigest:
             flat = plain.cpu().contiguous().flatten().view(torch.uint8)
         self._array(flat.numpy(), place)
 
-    def _numbers(self, value: np.ndarray | np.generic, place: str) -> None:
-        """An array or a number of NumPy, which code may tell apart."""
-        array = np.asarray(value)
-        self.put(type(value).__name__, str(array.strides), str(array.flags.writeable))
-        if array is value:
-            memory = array.__array_interface__["data"][0]
-            self.put(str(self._storages.setdefault(memory, len(self._storages))))
-        self._array(array, place)
-
     def _array(self, array: np.ndarray, place: str) -> None:
         if array.dtype.hasobject:
             raise Incomparable(place, "is a NumPy array of objects")
         self._bytes += array.nbytes
         if self._bytes > _MOST_BYTES:
             raise Incomparable(place, f"is beyond {_MOST_BYTES} bytes of constants")
-        self.put("array", str(array.dtype), str(array.shape))
+        self._put("array", str(array.dtype), str(array.shape))
         self._state.update(array.tobytes())
 
     def _module(self, module: torch.nn.Module, place: str) -> None:
         self.add(type(module), f"type({place})")
         for name, item in attributes_of(module, type(module)):
             if name != "output_tensors" or not _are_handles(item):
-                self.put(name)
+                self._put(name)
                 self.add(item, f"{place}.{name}")
 
     # -- code ----------------------------------------------------------------------------
 
     def _function(self, function: types.FunctionType, place: str) -> None:
-        self.put("function", str(function.__module__), function.__qualname__, function.__name__)
+        self._put("function", str(function.__module__), function.__qualname__)
         code, place = function.__code__, f"{function.__qualname__}"
         self._code(code)
         self.add(function.__defaults__, f"a default of {place}")
@@ -333,79 +290,123 @@ class StateDigest:
                 content = cell.cell_contents
             except ValueError as error:
                 raise_error_of_handler(error)
-                self.put("empty")
+                self._put("empty")
             else:
                 self.add(content, f"{name} of {place}")
         if vars(function):
             self._dict(vars(function), f"{place}.__dict__")
-        if is_users(function):
-            self._codes.append(code)
-            names = names_in(code)
-            self._named(function.__globals__, names, place)
-            self._imported(function, names)
-        else:
-            self._libraries.add_function(function)
+        if _is_users(function):
+            self._named(function.__globals__, _names(code), place)
 
     def _code(self, code: types.CodeType) -> None:
-        self.put("code", code.co_code.hex(), repr((code.co_names, code.co_varnames)))
-        counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-        self.put(repr((code.co_flags, counts, code.co_freevars, code.co_cellvars)), code.co_name)
-        self.put(code.co_exceptiontable.hex())
+        self._put("code", code.co_code.hex(), repr((code.co_names, code.co_varnames)))
+        self._put(repr((code.co_flags, code.co_argcount, code.co_kwonlyargcount)))
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
                 self._code(constant)
             elif isinstance(constant, frozenset):
-                self.put(*sorted(map(repr, constant)))
+                self._put(*sorted(map(repr, constant)))
             else:
-                self.put(repr(constant))
+                self._put(repr(constant))
 
     def _named(self, variables: Mapping[str, Any], names: frozenset[str], place: str) -> None:
         """The global variables that code names, and what it names of other modules."""
         for name in sorted(names):
             where = f"{name}, which {place} names,"
             if name in variables:
-                self.put(name)
+                self._put(name)
                 self.add(variables[name], where)
-                self._libraries.add_named(variables[name], names)
+                self._of_module(variables[name], names)
+            elif name in sys.modules and is_users_module(name):
+                self.add(sys.modules[name], where)
             elif name in vars(builtins) and not isinstance(vars(builtins)[name], _OF_BUILTINS):
                 self.add(vars(builtins)[name], where)
 
-    def _imported(self, function: types.FunctionType, names: frozenset[str]) -> None:
-        """What a function imports itself, of the user's modules and of others."""
-        for name, variable in imports_in(function.__code__, function.__globals__):
-            module = sys.modules[name]
-            self.put(name, variable)
-            if is_users_module(name):
-                self.add(vars(module).get(variable) if variable else module, name)
-            self._libraries.add_named(module, names)
+    def _of_module(self, module: Any, names: frozenset[str]) -> None:
+        """What code may name of a module of others: its plain variables, and the user's own."""
+        if not isinstance(module, types.ModuleType) or is_users_module(module.__name__):
+            return
+        self.add_patches(module.__name__)
+        for name in sorted(names & vars(module).keys()):
+            if (module.__name__, name) in self._looked:
+                continue
+            self._looked.add((module.__name__, name))
+            item = vars(module)[name]
+            if type(item) in (*_PLAIN, dict, list, tuple, set):
+                self._put(name)
+                self.add(item, f"{module.__name__}.{name}")
+            self._of_module(item, names)
 
     def _variables(self, module: types.ModuleType, place: str) -> None:
         """All that a module of the user's holds."""
         for name, item in list(vars(module).items()):
             if name not in _OF_EVERY_MODULE:
-                self.put(name)
+                self._put(name)
                 self.add(item, f"{place}.{name}")
 
     def _class(self, kind: type, place: str) -> None:
-        self.put("class", str(kind.__module__), kind.__qualname__)
-        if is_users(kind):
-            for name, item in list(vars(kind).items()):
-                if name not in OF_EVERY_CLASS:
-                    self.put(name)
-                    self.add(item, f"{kind.__qualname__}.{name}")
-            self.put(str(vars(kind).get("__doc__")), *_annotated(kind))
-            for field in vars(kind).get("__dataclass_fields__", {}).values():
-                self.put(field.name, repr((field.init, field.kw_only)))
-                self.add(
-                    (field.default, field.default_factory), f"{kind.__qualname__}.{field.name}"
-                )
-        else:
-            self._libraries.add_class(kind)
+        self._put("class", kind.__module__, kind.__qualname__)
+        users = _is_users(kind)
+        for name, item in list(vars(kind).items()):
+            if name not in _OF_EVERY_CLASS and users:
+                self._put(name)
+                self.add(item, f"{kind.__qualname__}.{name}")
+            elif name not in _OF_EVERY_CLASS:
+                self._entry(name, item, kind.__qualname__)
         for base in kind.__bases__:
             if base is not object:
                 self.add(base, place)
         if type(kind) is not type:
             self.add(type(kind), place)
+        if not users:
+            self.add_patches(kind.__module__)
+
+    def add_patches(self, name: str) -> None:
+        """Add what the user has put into a module of others.
+
+        Args:
+            name: Name of the module.
+        """
+        module = sys.modules.get(name)
+        if module is None or (name, "*") in self._looked:
+            return
+        self._looked.add((name, "*"))
+        self._put("patches", name)
+        for variable, item in list(vars(module).items()):
+            if isinstance(item, _CODE):
+                self._entry(variable, item, name)
+
+    def _entry(self, name: str, item: Any, owner: str) -> None:
+        """An entry of a class or module of others: by version, unless it is not its own."""
+        if isinstance(item, types.FunctionType):
+            # No line: torch itself wraps functions of its own when its compiler is loaded.
+            self._put(name, str(item.__module__), item.__qualname__)
+        elif type(item) in _PLAIN:
+            self._put(name, repr(item))
+        else:
+            self._put(name, type(item).__qualname__, str(getattr(item, "__qualname__", "")))
+        held = (item, getattr(item, "__wrapped__", None), getattr(item, "func", None))
+        held += tuple(getattr(item, part, None) for part in ("fget", "__func__"))
+        if any(_is_users(each) for each in held):
+            self.add(item, f"{owner}.{name}")
+
+
+_OF_BUILTINS = (*_BY_NAME, type)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, functools.partial, property)
+"""What a module of others may be patched with; its own variables are not looked at."""
+_OF_EVERY_MODULE = frozenset(
+    {
+        *("__name__", "__doc__", "__package__", "__loader__", "__spec__", "__file__", "__path__"),
+        *("__cached__", "__builtins__", "__annotations__"),
+    }
+)
+
+
+def _uncached(function: Any) -> Any:
+    """The function under ``functools.lru_cache``, which gives what it once computed."""
+    if function.cache_info().currsize and _is_users(function.__wrapped__):
+        raise Incomparable(function.__qualname__, "has results in its cache")
+    return function.__wrapped__
 
 
 def _name_of(value: Any) -> tuple[str, str]:
@@ -413,27 +414,43 @@ def _name_of(value: Any) -> tuple[str, str]:
     return str(getattr(value, "__module__", "")), str(getattr(value, "__qualname__", value))
 
 
-def _annotated(kind: type) -> list[str]:
-    """Names of the fields of a class with their types, which a dataclass goes by."""
-    fields = vars(kind).get("__annotations__")
-    if not isinstance(fields, dict):  # a metaclass in C has a descriptor of this name
-        return []
-    return [
-        f"{name}: {of if isinstance(of, str) else getattr(of, '__qualname__', type(of).__name__)}"
-        for name, of in fields.items()
-    ]
-
-
-def _is_hash(value: Any, name: str, number: int) -> bool:
-    """Whether a number is what ``hash`` gave for an object, which each process has anew."""
-    if not isinstance(type(value).__hash__, types.FunctionType):
-        return False
-    return hash(value) == number or (name.endswith("hash") and not is_users(type(value)))
-
-
 def _are_handles(value: Any) -> bool:
     """Whether they are the outputs that ``load`` puts into a model."""
     return isinstance(value, tuple) and all(isinstance(each, SambaTensor) for each in value)
+
+
+def _is_users(value: Any) -> bool:
+    """Whether a function or class is the user's, or of a module that is not known."""
+    if isinstance(value, types.FunctionType):
+        file, name = value.__code__.co_filename, value.__globals__.get("__name__")
+        if not file.startswith("<"):
+            return is_users_file(file)
+        owner = sys.modules.get(name) if isinstance(name, str) else None
+        return owner is None or vars(owner) is not value.__globals__ or is_users_module(name)
+    if not isinstance(value, type):
+        return False
+    if is_users_module(value.__module__):
+        return True
+    # A class that its module does not have was made by somebody else.
+    if not value.__flags__ & 1 << 9 or "<locals>" in value.__qualname__:
+        return "<locals>" in value.__qualname__
+    first = value.__qualname__.partition(".")[0]
+    return (
+        first not in vars(sys.modules[value.__module__])
+        if value.__module__ in sys.modules
+        else True
+    )
+
+
+def _names(code: types.CodeType) -> frozenset[str]:
+    """Names and texts in code: ``getattr(config, "depth")`` names an attribute, too."""
+    names = {*code.co_names}
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+        elif isinstance(constant, str) and constant.isidentifier():
+            names.add(constant)
+    return frozenset(names)
 
 
 _CONTAINERS: Mapping[type, Callable[[StateDigest, Any, str], None]] = MappingProxyType(
@@ -444,3 +461,22 @@ _CONTAINERS: Mapping[type, Callable[[StateDigest, Any, str], None]] = MappingPro
         frozenset: StateDigest._set,
     }
 )
+_SPECIAL: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
+    {
+        types.MethodType: lambda m: (m.__func__, m.__self__),
+        functools.partial: lambda p: (p.func, p.args, p.keywords, vars(p)),
+        functools.cached_property: lambda p: (p.func, p.attrname),
+        property: lambda p: (p.fget, p.fset, p.fdel),
+        staticmethod: lambda m: m.__func__,
+        classmethod: lambda m: m.__func__,
+        type(functools.lru_cache(len)): _uncached,
+        types.SimpleNamespace: vars,
+        torch.Size: tuple,
+        weakref.ref: lambda r: r(),
+        re.Pattern: lambda p: (p.pattern, p.flags),
+        MappingProxyType: dict,
+        types.GenericAlias: lambda a: (a.__origin__, a.__args__),
+        types.CellType: lambda c: c.cell_contents,
+    }
+)
+"""What objects of built-in types consist of."""

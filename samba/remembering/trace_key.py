@@ -5,19 +5,10 @@ from __future__ import annotations
 import torch
 
 from samba.remembering.code_origins import installed, own_version, sources
-from samba.remembering.incomparable import Incomparable
-from samba.remembering.operations import refuse_other_implementations
-from samba.remembering.state_digest import StateDigest
+from samba.remembering.state_digest import Incomparable, StateDigest
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.torch_internals import (
-    active_modes,
-    buffers_of,
-    global_hooks,
-    parameters_of,
-    shared_parametrizations,
-    tree_flatten,
-)
+from samba.tracer.torch_internals import buffers_of, global_hooks, parameters_of, tree_flatten
 from samba.tracer.trace_cache import torch_settings
 
 __all__ = ["trace_key"]
@@ -60,14 +51,12 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         state.add(torch_settings(), "torch's settings")
         for kind, hooks in global_hooks().items():
             state.add(dict(hooks), kind)
-        state.add(active_modes(), "torch's modes")
-        state.add(shared_parametrizations(), "parametrize.cached()")
-        refuse_other_implementations()
         _add_inputs(state, given)
+        for name in _PATCHED:
+            state.add_patches(name)
         for kind in (torch.Tensor, torch.nn.Module):
             state.add(kind, kind.__qualname__)
         state.add(model, "model")
-        state.add_surroundings(_PATCHED)
     except RecursionError:
         raise Incomparable("model", "is nested too deeply") from None
     return state.hexdigest()

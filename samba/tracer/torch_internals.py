@@ -17,12 +17,10 @@ from typing import Any, TypeGuard
 
 import torch
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey, _FunctionBase
-from torch._C._autograd import _top_saved_tensors_default_hooks
 from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
-from torch._library.custom_ops import OPDEFS as OPDEFS
-from torch._ops import OpOverload as OpOverload, OpOverloadPacket as OpOverloadPacket
+from torch._ops import OpOverload as OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch._subclasses.fake_tensor import (
     FakeTensor as FakeTensor,
@@ -40,10 +38,8 @@ from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils import parametrize
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _traceback
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     keystr as keystr,
@@ -443,22 +439,6 @@ def global_hooks() -> Mapping[str, dict[int, Callable[..., Any]]]:
         "global full backward pre-hook": module_module._global_backward_pre_hooks,
         "global full backward hook": module_module._global_backward_hooks,
     }
-
-
-def python_implementations() -> Iterable[str]:
-    """Implementations that ``torch.library`` keeps: ``namespace/operation.overload/key`` (2.13)."""
-    return torch.library._impls
-
-
-def active_modes() -> tuple[Any, ...]:
-    """Modes that see every call of torch, outermost first, and hooks on saved tensors (2.13)."""
-    hooks = _top_saved_tensors_default_hooks(False)
-    return *_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack(), hooks
-
-
-def shared_parametrizations() -> tuple[Any, ...]:
-    """Whether ``parametrize.cached()`` is active, and what it has kept so far (2.13)."""
-    return parametrize._cache_enabled > 0, list(parametrize._cache.values())
 
 
 def has_old_backward_hooks(module: torch.nn.Module | None) -> bool:

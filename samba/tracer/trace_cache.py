@@ -35,13 +35,11 @@ from samba.tracer.preparing import refuse_scripted
 from samba.tracer.random_draws import rate_argins
 from samba.tracer.torch_internals import (
     accumulation_hooks,
-    active_modes,
     buffers_of,
     contents_of,
     global_hooks,
     gradient_hooks,
     parameters_of,
-    shared_parametrizations,
     tree_flatten,
 )
 from samba.tracer.traced import Source, Traced
@@ -197,22 +195,12 @@ def torch_settings() -> tuple[Any, ...]:
         torch.backends.cuda.mem_efficient_sdp_enabled(),
         torch.backends.cuda.cudnn_sdp_enabled(),
         torch.backends.mha.get_fastpath_enabled(),
-        torch.is_autocast_enabled("cuda"),  # is_autocast_enabled() without a device asks for it
-        torch.get_autocast_dtype("cuda"),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.is_anomaly_enabled(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.mkldnn.enabled,
-        torch.backends.cudnn.enabled,
-        torch.backends.opt_einsum.enabled,
-        torch.backends.opt_einsum.strategy,
     )
 
 
 def _surroundings() -> tuple[Any, ...]:
     """What lies outside of a model and changes what it traces to."""
-    hooks = {kind: dict(hooks) for kind, hooks in global_hooks().items()}
-    return *torch_settings(), _of(hooks), _of(active_modes()), _of(shared_parametrizations())
+    return *torch_settings(), _of({kind: dict(hooks) for kind, hooks in global_hooks().items()})
 
 
 def _form(given: TraceInputs) -> Any:

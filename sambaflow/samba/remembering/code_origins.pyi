@@ -1,8 +1,6 @@
 from samba.remembering.code_origins import (
     file_digest as file_digest,
     installed as installed,
-    is_own as is_own,
-    is_users as is_users,
     is_users_file as is_users_file,
     is_users_module as is_users_module,
     own_version as own_version,

@@ -162,11 +162,3 @@ def key_of(
         edit(model, net)
     given = collect_inputs(model, torch.ones(2, 8) if x is None else x)
     return trace_key(model, given, inference=inference)
-
-
-def same(keys: dict[str, str]) -> list[str]:
-    """Names of edits that have the key of an earlier one."""
-    first: dict[str, str] = {}
-    for name, key in keys.items():
-        first.setdefault(key, name)
-    return [f"{name}: {first[key]}" for name, key in keys.items() if first[key] != name]

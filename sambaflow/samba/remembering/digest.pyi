@@ -1,3 +1,0 @@
-from samba.remembering.digest import (
-    Digest as Digest,
-)

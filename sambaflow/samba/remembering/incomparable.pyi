@@ -1,3 +1,0 @@
-from samba.remembering.incomparable import (
-    Incomparable as Incomparable,
-)

@@ -1,4 +1,0 @@
-from samba.remembering.library_reach import (
-    Reach as Reach,
-    is_followed as is_followed,
-)
