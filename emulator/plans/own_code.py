@@ -51,9 +51,9 @@ def is_as_imported() -> bool:
         True
     """
     for name, module in list(sys.modules.items()):
-        if module is None or name.partition(".")[0] not in _PACKAGES:
+        if name.partition(".")[0] not in _PACKAGES:
             continue
-        held = vars(module)
+        held = getattr(module, "__dict__", {})  # Python puts None where an import is forbidden
         before = _first_seen.get(name)
         if before is None:
             _first_seen[name] = dict(held)
