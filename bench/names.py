@@ -23,8 +23,7 @@ CASES = (
 )
 """Keys of ``bench.models.CASES``."""
 
-TIMED = (
-    *CASES,
+_FURTHER = (
     "mixer",
     "encoder",
     "unet",
@@ -41,6 +40,12 @@ TIMED = (
     "bert",
     "vit_drop_path",
     "mlp_dropout",
+)
+"""Those of other families, and ordinary ones with their dropouts."""
+
+TIMED = (
+    *CASES,
+    *_FURTHER,
     "steps-50",
     "steps-200",
     "steps-1000",
@@ -57,22 +62,7 @@ SMALL = (
     "lstm",
     "mlp_bf16",
     "chain_o0",
-    "mixer",
-    "encoder",
-    "unet",
-    "dlrm",
-    "gru",
-    "vit",
-    "mobilenet",
-    "generator",
-    "wavenet",
-    "moe",
-    "post_norm_dropout",
-    "post_norm",
-    "gpt2_dropout",
-    "bert",
-    "vit_drop_path",
-    "mlp_dropout",
+    *_FURTHER,
     "steps",
 )
 """Keys of ``bench.models.SMALL``."""

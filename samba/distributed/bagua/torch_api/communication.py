@@ -197,6 +197,16 @@ def allgather_inplace(tensor: torch.Tensor, comm: Comm | None = None) -> None:
         dist.all_gather(parts, parts[dist.get_rank(group)].clone(), group=group)
 
 
+def _parts_at(
+    rank: int, tensor: torch.Tensor, count: int, group: Any, where: str
+) -> list[torch.Tensor] | None:
+    """A part of ``count`` elements for each rank, on one rank; None on all others."""
+    if dist.get_rank(group) != rank:
+        return None
+    size = dist.get_world_size(group)
+    return list(_sized(tensor, size * count, where).chunk(size))
+
+
 def gather(
     send_tensor: torch.Tensor, recv_tensor: torch.Tensor, dst: int, comm: Comm | None = None
 ) -> None:
@@ -210,10 +220,7 @@ def gather(
     """
     if (group := _group(comm)) is None:
         return
-    parts = None
-    if dist.get_rank(group) == dst:
-        size = dist.get_world_size(group)
-        parts = list(_sized(recv_tensor, size * send_tensor.numel(), "gather").chunk(size))
+    parts = _parts_at(dst, recv_tensor, send_tensor.numel(), group, "gather")
     dist.gather(_flat(send_tensor), parts, group=group, group_dst=dst)
 
 
@@ -240,10 +247,7 @@ def scatter(
     """
     if (group := _group(comm)) is None:
         return
-    parts = None
-    if dist.get_rank(group) == src:
-        size = dist.get_world_size(group)
-        parts = list(_sized(send_tensor, size * recv_tensor.numel(), "scatter").chunk(size))
+    parts = _parts_at(src, send_tensor, recv_tensor.numel(), group, "scatter")
     dist.scatter(_flat(recv_tensor), parts, group=group, group_src=src)
 
 
