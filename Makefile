@@ -6,7 +6,7 @@
 #   make fuzz      damaged files and drawn arguments; finds go to out/fuzz; MINUTES=n for less
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
-#   make types     static types
+#   make types     static types; those of the tests are looked at by make test-all
 #   make docs      the documentation as a site, in out/site
 #   make pictures  the pictures of the documentation; needs chromium
 #   make wheel     build the wheel and try it outside the tree
@@ -25,20 +25,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Wheels only, so that nothing runs while it is installed, and only those whose hashes are known.
-PIP := $(BIN)/python -m pip install --quiet --require-hashes --only-binary=:all:
+# Modules are compiled when they are first imported: most of what lies in the wheels never is.
+PIP := $(BIN)/python -m pip install --quiet --no-compile --require-hashes --only-binary=:all:
 # The native kernels are compiled when the package is installed; where there is no compiler, by one
 # from the index.
 COMPILER := $(if $(shell command -v c++ g++ clang++),,compiler)
 NATIVE := $(wildcard setup.py emulator/native/src/*)
 QUIET := PYTHONWARNINGS=ignore:::setuptools.command.editable_wheel
 PYTEST := $(BIN)/python -m pytest -q -n 2
+PYRIGHT := $(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
 OUT := out
 
 # The tests start a hundred processes, and each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all fuzz opinfo lint types docs pictures wheel bench lock clean help again
+.PHONY: setup demo test test-all fuzz opinfo lint types types-of-tests docs pictures wheel bench lock clean help again
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -82,7 +84,7 @@ demo: $(STAMP)
 test: lint types
 	$(PYTEST) -m "not slow"
 
-test-all: lint types
+test-all: lint types types-of-tests
 	XLA_FLAGS= $(PYTEST)
 
 # 200,000 files read, 5,000 programs run, every operation on drawn arguments; under an hour.
@@ -102,7 +104,10 @@ lint: $(STAMP)
 	$(BIN)/python tools/write_stubs.py --check
 
 types: $(STAMP)
-	$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
+	$(PYRIGHT) samba sambaflow pef_schema emulator bench tools examples
+
+types-of-tests: $(STAMP)
+	$(PYRIGHT) tests
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(OUT)/site

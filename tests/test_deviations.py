@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -61,6 +62,7 @@ def named(source: str) -> tuple[set[str], set[str], int]:
     return told, refused - {""}, warnings
 
 
+@cache
 def in_code() -> tuple[set[str], set[str], dict[str, int]]:
     told: set[str] = set()
     refused: set[str] = set()

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def missing(page: Path, text: str) -> list[str]:
     return [name for folder, name in paths + links if not (folder / name).exists()]
 
 
+@cache
 def defined(path: Path) -> set[str]:
     """Names that a file defines: its functions, classes and variables, methods with their class."""
     found: set[str] = set()
@@ -129,6 +131,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_is_there(site: Path) -> None:
     pages = {p.relative_to(ROOT / "docs").with_suffix("") for p in (ROOT / "docs").rglob("*.md")}
     pages = {p.parent / "index" if p.name == "README" else p for p in pages}
@@ -136,6 +139,7 @@ def test_every_page_is_there(site: Path) -> None:
     assert pages <= built
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         found = re.findall(
@@ -144,12 +148,14 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not found, f"{path}: {found}"
 
 
+@pytest.mark.slow
 def test_the_reference_has_signatures_and_arguments(site: Path) -> None:
     text = (site / "reference" / "session.html").read_text()
     for word in ("run", "output_tensors", "hyperparam_dict", "to_cpu", "Returns", "Raises"):
         assert word in text
 
 
+@pytest.mark.slow
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     """The check bites: a page with each kind of bad link."""
     docs = tmp_path / "docs"
@@ -177,6 +183,7 @@ def masked(text: str) -> str:
     return _LOSS.sub("loss L, R%", text)
 
 
+@pytest.mark.slow
 def test_the_script_of_the_page(tmp_path: Path) -> None:
     (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "digits.py").write_text(script)
@@ -222,6 +229,7 @@ def test_the_scripts_of_the_page_on_pytorch_print_the_same(tmp_path: Path) -> No
     assert torchs == ours and torchs.count("step ") == 4
 
 
+@pytest.mark.slow
 def test_the_site_has_search_and_a_switch_of_its_scheme(site: Path) -> None:
     text = (site / "index.html").read_text()
     assert 'class="md-search__input"' in text

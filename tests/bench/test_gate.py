@@ -45,7 +45,9 @@ def simulated(rng, processes: int, *, slower: dict[int, float], bias: float, dri
     return samples
 
 
-@pytest.mark.parametrize(("bias", "drift"), [(0.0, 0.0), (0.04, 0.5)])
+@pytest.mark.parametrize(
+    ("bias", "drift"), [pytest.param(0.0, 0.0, marks=pytest.mark.slow), (0.04, 0.5)]
+)
 def test_identical_code_does_not_trip_it(bias, drift):
     rng = np.random.default_rng(1)
     for _ in range(50):
@@ -55,7 +57,9 @@ def test_identical_code_does_not_trip_it(bias, drift):
         assert verdict.slower == ()
 
 
-@pytest.mark.parametrize(("bias", "drift"), [(0.0, 0.0), (0.04, 0.5)])
+@pytest.mark.parametrize(
+    ("bias", "drift"), [pytest.param(0.0, 0.0, marks=pytest.mark.slow), (0.04, 0.5)]
+)
 def test_a_fifth_more_is_caught(bias, drift):
     """Each time, at the bias of processes at which identical code is quiet, and nothing else is."""
     rng = np.random.default_rng(2)

@@ -112,6 +112,7 @@ def by_script(
     return {name: both for name, both in found.items() if name != FULL}
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

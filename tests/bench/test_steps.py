@@ -70,6 +70,7 @@ def test_contenders_compute_what_torch_does(name, contender):
 MASKED_CASES = [name for name, case in SMALL_ORDINARY.items() if case.loss_rtol == MASKED]
 
 
+@pytest.mark.slow
 def test_masks_move_losses_less_than_is_allowed():
     """Of torch with other seeds; with none dropped the losses are the same each time."""
     assert len(MASKED_CASES) == 5

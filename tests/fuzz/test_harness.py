@@ -57,6 +57,7 @@ def test_each_kind_of_fault_is_found(plant: str, label: str) -> None:
         assert results[0].outcome.place.startswith("pef_schema/read.py:")
 
 
+@pytest.mark.slow
 def test_a_blind_verifier_is_found(tmp_path: Path) -> None:
     """Without the rule of indices, what it would have refused goes on and fails elsewhere."""
     campaign = Campaign(target="reading", folder=tmp_path, shares={"rows": 1})

@@ -71,17 +71,17 @@ def test_only_the_fast_tests_run_through_patched_torch():
     assert patched == [bool(os.environ["XLA_FLAGS"])] * 2
 
 
-EVERY = 70
+EVERY = 250
 PAGE = Path(__file__).parents[2] / "docs" / "op_coverage.md"
 
 
-def test_every_70th_entry(tmp_path: Path) -> None:
-    entries = [e for e in load_entries() if e.name not in OUT_OF_SCOPE and e.dtypes][7::EVERY]
+def test_every_250th_entry(tmp_path: Path) -> None:
+    entries = [e for e in load_entries() if e.name not in OUT_OF_SCOPE and e.dtypes][36::EVERY]
     jobs = [
         Job(entry=entry.name, dtype=entry.dtypes[i % len(entry.dtypes)], count=1)
         for i, entry in enumerate(entries)
     ]
-    assert len(jobs) > 7
+    assert len(jobs) >= 2
     records = run_jobs(jobs, tmp_path / "results.jsonl", workers=1)
     assert [(r.entry, r.dtype) for r in records] == [(job.entry, job.dtype) for job in jobs]
     wrong = [r for r in records if Outcome.FAILED in (r.forward, r.gradient)]

@@ -85,7 +85,7 @@ class Reached:
         self._by_place: dict[tuple[str, str], list[Rule]] = {}
         for rule in rules:
             self._by_place.setdefault((rule.module, rule.function), []).append(rule)
-        self._known: dict[CodeType, list[Rule] | None] = {}
+        self._known: dict[CodeType, Callable[..., Any] | None] = {}
         self._before: Any = None
 
     def __enter__(self) -> Reached:
@@ -99,17 +99,21 @@ class Reached:
     def _call(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
         code = frame.f_code
         if code not in self._known:
-            path = Path(code.co_filename)
-            place = (path.name if path.parent == PACKAGE else "", code.co_name)
-            self._known[code] = self._by_place.get(place)
-        rules = self._known[code]
-        if not rules or self.left.isdisjoint(rules):
+            self._known[code] = self._watch(code)
+        return self._known[code]
+
+    def _watch(self, code: CodeType) -> Callable[..., Any] | None:
+        """What notes the lines of a function as they run; None where nothing is left to note."""
+        path = Path(code.co_filename)
+        place = (path.name if path.parent == PACKAGE else "", code.co_name)
+        lines = {line: rule for rule in self._by_place.get(place, ()) for line in rule.lines}
+        if self.left.isdisjoint(lines.values()):
             return None
 
         def line(inner: FrameType, event: str, arg: object) -> Any:
-            for rule in rules:
-                if rule in self.left and inner.f_lineno in rule.lines:
-                    self.left.discard(rule)
+            if inner.f_lineno in lines:
+                self.left.discard(lines[inner.f_lineno])
+                self._known.pop(code, None)
             return line
 
         return line

@@ -64,6 +64,7 @@ def _ordinary(op: str, seed: int) -> bool:
     return x.dtype == torch.float32 and 0 < x.numel() < 50 and seed % 2 == 0
 
 
+@pytest.mark.slow
 def test_bad_lowerings_are_found() -> None:
     wanted = {
         "aten.cosh.default": "foreign KeyError, torch accepts",

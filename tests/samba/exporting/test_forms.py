@@ -34,18 +34,26 @@ from tests.processes import finished
 from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs
 
-Pefs = dict[tuple[str, bool], str]
 ROOT = Path(__file__).parents[3]
+EACH = [pytest.param(n, marks=pytest.mark.slow if n == "resnet18" else ()) for n in MODELS]
+
+
+class Pefs(dict[tuple[str, bool], str]):
+    """The models' PEFs by name and whether they infer; each is compiled when it is first read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, key: tuple[str, bool]) -> str:
+        name, inference = key
+        self[key] = MODELS[name].compiled(self._folder, inference=inference)
+        return self[key]
 
 
 @pytest.fixture(scope="module")
 def pefs(tmp_path_factory: pytest.TempPathFactory) -> Pefs:
-    folder = tmp_path_factory.mktemp("pefs")
-    return {
-        (name, inference): model.compiled(folder, inference=inference)
-        for name, model in MODELS.items()
-        for inference in (True, False)
-    }
+    return Pefs(tmp_path_factory.mktemp("pefs"))
 
 
 # -- DOT ---------------------------------------------------------------------
@@ -59,7 +67,7 @@ def clusters(drawing: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_dot_has_a_cluster_for_each_module_and_section(pefs: Pefs, name: str) -> None:
     program = read_pef(pefs[name, False])
     drawing = pygraphviz.AGraph(string=as_dot(program, [0]))
@@ -116,7 +124,7 @@ def test_options_of_compile_write_both_beside_the_pef(tmp_path: Path) -> None:
 # -- JSON --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_json_is_the_whole_graph(pefs: Pefs, name: str) -> None:
     """A graph is computed from the JSON alone, with torch's own operations."""
     program = read_pef(pefs[name, True])
@@ -183,7 +191,7 @@ def filled(program: Program) -> Device:
 
 
 @pytest.mark.parametrize("inference", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_portable_run_gives_the_same_bits(pefs: Pefs, name: str, inference: bool) -> None:
     program = read_pef(pefs[name, inference])
     steps = all_steps(program, 0)
@@ -230,7 +238,7 @@ def test_the_text_says_what_its_arguments_are(pefs: Pefs) -> None:
 
 
 @pytest.mark.parametrize("by_region", [True, False])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_onnx_gives_torchs_numbers(pefs: Pefs, name: str, by_region: bool, tmp_path: Path) -> None:
     model = MODELS[name]
     weights = tmp_path / ("w.safetensors" if by_region else "w.bin")

@@ -80,7 +80,10 @@ def plain(text: str) -> str:
     return without_sizes(text)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if PAGES[name] > 10 else ()) for name in PAGES],
+)
 def test_the_page_shows_what_is_printed(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
 from samba.support.timeline import Track
 from tests.pages import page, without_sizes
 from tests.samba.session.test_timeline import events
@@ -30,6 +32,7 @@ def masked(text: str) -> str:
     return text.strip()
 
 
+@pytest.mark.slow
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
