@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch._export.utils
 import torch.export.exported_program
 from torch._ops import OperatorBase
@@ -75,6 +76,7 @@ EVERY = 250
 PAGE = Path(__file__).parents[2] / "docs" / "op_coverage.md"
 
 
+@pytest.mark.slow
 def test_every_250th_entry(tmp_path: Path) -> None:
     entries = [e for e in load_entries() if e.name not in OUT_OF_SCOPE and e.dtypes][36::EVERY]
     jobs = [
