@@ -13,6 +13,7 @@ from samba.errors import NotCopyable
 from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
+from samba.session.following import Following
 from samba.session.metrics import Metrics, MetricsBook
 from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
@@ -252,6 +253,8 @@ class SessionParts:
     samba_profile = method_of("_profiling", Profiling.samba_profile)
     start_timeline = method_of("_profiling", Profiling.start_timeline)
     stop_timeline = method_of("_profiling", Profiling.stop_timeline)
+    follow = staticmethod(Following.follow)
+    stop_following = staticmethod(Following.stop_following)
     start_runtime_profile = method_of("_profiling", Profiling.start_runtime_profile)
     end_runtime_profile = method_of("_profiling", Profiling.end_runtime_profile)
 
