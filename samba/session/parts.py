@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
+from pef_schema.drawing import drawn
 from samba.errors import NotCopyable
 from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
 from samba.profiler import PROFILER, Profiler
@@ -194,6 +195,16 @@ class SessionParts:
             (0, 0)
         """
         return self._book.metrics()
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the loaded program, and what has been done with it."""
+        if self._slot.loaded is None:
+            return None
+        found, counted = self.metrics(), self.counters
+        rows = [("PEF", self.pef_path), ("runs", f"{counted.runs:,}")]
+        if found.size > 1:
+            rows.append(("replica", f"rank {found.rank} of {found.size}"))
+        return drawn(self._slot.loaded.program, rows)
 
     def memory(self) -> SessionMemory:
         """Memory of the loaded program: what it holds, and what each plan takes.
