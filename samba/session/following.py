@@ -80,9 +80,14 @@ class _Mean:
             losses = self._unread[0]
             if not wait and not all(type(n) is float or n.is_ready() for n in losses.values()):
                 return False
-            for name, number in losses.items():
-                self._sums[name] = self._sums.get(name, 0.0) + float(number)
             self._unread.popleft()
+            try:
+                found = {name: float(number) for name, number in losses.items()}
+            except RuntimeError:  # the run has failed, which the session tells
+                self.runs -= 1
+                continue
+            for name, number in found.items():
+                self._sums[name] = self._sums.get(name, 0.0) + number
         return True
 
     def values(self) -> dict[str, float]:
@@ -215,7 +220,10 @@ class Follower:
         """Write what is under way, and close the files."""
         if os.getpid() == self._process:
             self.settle()
-            self._log.close()
+            try:
+                self._log.close()
+            except OSError as error:
+                self._tell(error)
 
     def _course(self, name: str) -> _Course:
         course = self._courses.get(name)
@@ -268,14 +276,15 @@ class Follower:
                 _log.info("step %d: %s", row.step, figures)
             try:
                 self._log.write(row)
-            except OSError as error:  # a full disk ends no training
-                _log.warning(
-                    "%s: the training is not followed any more: %s",
-                    self._log.path,
-                    error.strerror or error,
-                )
+            except OSError as error:
                 self._rows.clear()
                 PROFILER.follow_by(None)
+                self._tell(error)
+
+    def _tell(self, error: OSError) -> None:
+        """Say that files cannot be written: a full disk ends no training."""
+        text = error.strerror or error
+        _log.warning("%s: the training is not followed any more: %s", self._log.path, text)
 
     def _facts_of(self, program: Program, steps: StepKey) -> _Facts:
         facts = self._facts.get(id(steps))  # to hash thousands of steps would take longer

@@ -7,7 +7,7 @@ same; new keys may come at any time.
 from __future__ import annotations
 
 import enum
-import importlib.util
+import importlib
 import logging
 import math
 import os
@@ -30,7 +30,7 @@ FORMAT, VERSION = "samba.steps", 1
 _NAME = "steps.jsonl"
 _START = "start"
 """The kind of the line that a process begins with."""
-_ENDS = 1 << 16
+_ENDS = 1 << 20
 """Bytes at both ends of a file that are looked at before it is continued."""
 
 _log = logging.getLogger("samba")
@@ -110,7 +110,7 @@ class StepLog:
     def __init__(
         self, folder: str, *, step: int | None = None, tensorboard: bool | None = None
     ) -> None:
-        self._events = _wants_events(tensorboard, folder)
+        self._new_writer = None if tensorboard is False else _writer(bool(tensorboard), folder)
         self.path = os.path.join(folder, _NAME)
         self.last: dict[str, int] = {}
         self._writer: Any = None
@@ -152,20 +152,22 @@ class StepLog:
         if row.kind is Kind.TRAIN:
             line["hyperparameters"] = {k: _as_json(v) for k, v in row.hyperparameters.items()}
         self._write_line(line)
-        if not self._events:
+        if self._new_writer is None:
             return
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  # not everyone has it
-
             # What an earlier process wrote of later steps is no part of the training any more.
             first = row.step + (row.kind is Kind.EVAL)
             purge = first if self._continues else None
-            self._writer = SummaryWriter(os.path.dirname(self.path), purge_step=purge)
+            self._writer = self._new_writer(os.path.dirname(self.path), purge_step=purge)
         for tag, value in row.scalars().items():
             self._writer.add_scalar(tag, value, row.step, walltime=row.time)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files.
+
+        Raises:
+            OSError: The rest of the events cannot be written.
+        """
         os.close(self._file)
         if self._writer is not None:
             self._writer.close()
@@ -207,18 +209,20 @@ class StepLog:
         )
 
 
-def _wants_events(tensorboard: bool | None, folder: str) -> bool:
-    if tensorboard is False or importlib.util.find_spec("tensorboard") is not None:
-        return tensorboard is not False
-    missing = MissingPackage(
-        what="TensorBoard's part of what session.follow() writes",
-        package="tensorboard",
-        extra="tensorboard",
-    )
-    if tensorboard:
+def _writer(needed: bool, folder: str) -> Any:
+    """The class that writes events; None, and a warning, where there is none."""
+    try:
+        return importlib.import_module("torch.utils.tensorboard").SummaryWriter
+    except ImportError:
+        missing = MissingPackage(
+            what="TensorBoard's part of what session.follow() writes",
+            package="tensorboard",
+            extra="tensorboard",
+        )
+    if needed:
         raise missing
     _log.warning("%s; %s alone is written", missing, Path(folder, _NAME))
-    return False
+    return None
 
 
 def _unwritable(error: OSError) -> str:

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,37 @@ def test_a_full_disk_ends_no_training(pefs, follow, tmp_path, monkeypatch, caplo
     assert samba.session.counters.runs == 2 and PROFILER.follower is None
 
 
+def test_a_run_that_has_failed_is_none_of_a_row(pefs, follow, tmp_path, monkeypatch):
+    """Nor is its error told twice: the session has its own words for it."""
+
+    class Failed:
+        def is_ready(self) -> bool:
+            return True
+
+        def __float__(self) -> float:
+            raise RuntimeError("the executable has failed")
+
+    scene = pefs.loaded(MLP)
+    follow()
+    with monkeypatch.context() as patch:
+        patch.setattr(following, "_later", lambda *_: Failed())
+        scene.run(section_types=["fwd", "bckwd"])
+    loss = scene.run(section_types=["fwd", "bckwd"])[0].item()
+    samba.session.run(None, (), section_types=["opt"])
+    (row,) = rows(tmp_path)
+    assert row["runs"] == 1 and row["losses"] == {LOSS: loss}
+
+
+def test_runs_on_a_timeline_are_followed_too(pefs, follow, tmp_path):
+    scene = pefs.loaded(MLP)
+    follow()
+    samba.session.start_timeline(tmp_path / "t.json")
+    loss = scene.run()[0].item()
+    samba.session.stop_timeline()
+    (row,) = rows(tmp_path)
+    assert (row["step"], row["losses"]) == (1, {LOSS: loss})
+
+
 def test_an_inference_has_no_rows(pefs, follow, tmp_path):
     scene = pefs.loaded(
         World(name="inference", compile={"inference": True}, optimizer=lambda _: ())
@@ -364,10 +396,7 @@ def test_tensorboard_shows_the_same(pefs, follow, tmp_path):
 def test_without_tensorboard_one_message_says_what_to_install(
     follow, tmp_path, monkeypatch, caplog
 ):
-    found = step_log.importlib.util.find_spec
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "tensorboard" else found(name)
-    )
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingPackage, match=r"pip install 'sambaflow-emulator\[tensorboard\]'"):
         follow(tensorboard=True)
     follow(tensorboard=None)
@@ -425,7 +454,7 @@ def test_the_option_follows(command, follows, tmp_path, monkeypatch, pefs, caplo
     monkeypatch.setattr("sys.argv", ["app.py", *arguments])
     monkeypatch.setattr("samba.utils.argparser.show_uncaught_as_messages", lambda **_: None)
     monkeypatch.setattr("atexit.register", lambda *_: None)
-    monkeypatch.setattr(step_log, "_wants_events", lambda *_: False)
+    monkeypatch.setattr(step_log, "_writer", lambda *_: None)
     utils.argparser.parse_app_args()
     assert (PROFILER.follower is not None) == follows == (tmp_path / "log").exists()
     lost = any("--log-dir: nothing is written" in r.getMessage() for r in caplog.records)
