@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -95,31 +95,6 @@ class _Mean:
         return {name: number / self.runs for name, number in self._sums.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    """A row whose losses may be under way."""
-
-    kind: Kind
-    program: str
-    step: int
-    time: float
-    seconds: float | None
-    mean: _Mean
-    hyperparameters: Mapping[str, float]
-
-    def row(self) -> Row:
-        return Row(
-            kind=self.kind,
-            program=self.program,
-            step=self.step,
-            time=self.time,
-            seconds=self.seconds,
-            runs=self.mean.runs,
-            losses=self.mean.values(),
-            hyperparameters=self.hyperparameters,
-        )
-
-
 @dataclass(slots=True)
 class _Course:
     """Where the training of a program stands.
@@ -128,7 +103,7 @@ class _Course:
         step: Updates that were made.
         ended: When the last row did, as ``time.perf_counter()`` counts; None before the first.
         forward: Losses of a run that a backward pass may follow; None if there is none.
-        forward_time: When it was started.
+        forward_times: When the last such run was started, as both clocks of the process count.
         trained: Runs since the last update.
         evaluated: Runs that no backward pass has followed.
     """
@@ -153,7 +128,7 @@ class Follower:
         self._log, self._step, self._process = log, step, os.getpid()
         self._courses: dict[str, _Course] = {}
         self._facts: dict[int, _Facts] = {}
-        self._rows: deque[_Waiting] = deque()
+        self._rows: deque[tuple[Row, _Mean]] = deque()
 
     def ran(self, device: Device, steps: StepKey) -> None:
         """Take note of a run that was started.
@@ -255,22 +230,23 @@ class Follower:
         hyperparameters: Mapping[str, float],
     ) -> None:
         when, clock = now
-        self._rows.append(
-            _Waiting(
-                kind=kind,
-                program=name,
-                step=course.step,
-                time=when,
-                seconds=None if course.ended is None else clock - course.ended,
-                mean=mean,
-                hyperparameters=hyperparameters,
-            )
+        row = Row(
+            kind=kind,
+            program=name,
+            step=course.step,
+            time=when,
+            seconds=None if course.ended is None else clock - course.ended,
+            runs=0,
+            losses={},
+            hyperparameters=hyperparameters,
         )
+        self._rows.append((row, mean))
         course.ended = clock
 
     def _write(self, *, wait: bool) -> None:
-        while self._rows and self._rows[0].mean.read(wait=wait):
-            row = self._rows.popleft().row()
+        while self._rows and self._rows[0][1].read(wait=wait):
+            row, mean = self._rows.popleft()
+            row = replace(row, runs=mean.runs, losses=mean.values())
             if _log.isEnabledFor(logging.INFO):
                 figures = ", ".join(f"{name} {n:.6g}" for name, n in row.scalars().items())
                 _log.info("step %d: %s", row.step, figures)

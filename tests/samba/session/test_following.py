@@ -349,6 +349,16 @@ def test_runs_on_a_timeline_are_followed_too(pefs, follow, tmp_path):
     assert (row["step"], row["losses"]) == (1, {LOSS: loss})
 
 
+def test_without_an_optimizer_each_backward_pass_is_a_step(pefs, follow, tmp_path):
+    scene = pefs.loaded(World(name="host-optimizer", optimizer=lambda _: None))
+    follow()
+    losses = [scene.run(named(other_batch(seed)))[0].item() for seed in range(2)]
+    found = rows(tmp_path)
+    assert [(row["kind"], row["step"]) for row in found] == [("train", 1), ("train", 2)]
+    assert [row["losses"][LOSS] for row in found] == losses
+    assert found[0]["hyperparameters"] == {}
+
+
 def test_an_inference_has_no_rows(pefs, follow, tmp_path):
     scene = pefs.loaded(
         World(name="inference", compile={"inference": True}, optimizer=lambda _: ())
