@@ -52,6 +52,14 @@ class Follower(Protocol):
         """Take note of a run of an evaluator."""
         ...
 
+    def step_of(self, program: str, /) -> int:
+        """How many updates of a program were made."""
+        ...
+
+    def go_on(self, program: str, step: int, /) -> None:
+        """Go on from another step, that of a checkpoint."""
+        ...
+
     def settle(self) -> None:
         """Wait for what is under way, and write it."""
         ...

@@ -9,8 +9,9 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -183,6 +184,26 @@ class Follower:
                 self._add_forward(self._course(program.name), losses, now)
                 self._write(wait=False)
 
+    def step_of(self, program: str) -> int:
+        """How many updates of a program were made.
+
+        Args:
+            program: Its name.
+        """
+        return self._course(program).step
+
+    def go_on(self, program: str, step: int) -> None:
+        """Go on from another step, that of a checkpoint.
+
+        Args:
+            program: Name of the program.
+            step: Updates that it has behind it.
+        """
+        self.settle()
+        with HELD:
+            self._courses[program] = _Course(step)
+            self._try(partial(self._log.start, step))
+
     def settle(self) -> None:
         """Wait for what is under way, and write it."""
         if os.getpid() == self._process:  # a child that was forked has none of it
@@ -195,10 +216,7 @@ class Follower:
         """Write what is under way, and close the files."""
         if os.getpid() == self._process:
             self.settle()
-            try:
-                self._log.close()
-            except OSError as error:
-                self._tell(error)
+            self._try(self._log.close)
 
     def _course(self, name: str) -> _Course:
         course = self._courses.get(name)
@@ -250,17 +268,20 @@ class Follower:
             if _log.isEnabledFor(logging.INFO):
                 figures = ", ".join(f"{name} {n:.6g}" for name, n in row.scalars().items())
                 _log.info("step %d: %s", row.step, figures)
-            try:
-                self._log.write(row)
-            except OSError as error:
-                self._rows.clear()
-                PROFILER.follow_by(None)
-                self._tell(error)
+            self._try(partial(self._log.write, row))
 
-    def _tell(self, error: OSError) -> None:
-        """Say that files cannot be written: a full disk ends no training."""
-        text = error.strerror or error
-        _log.warning("%s: the training is not followed any more: %s", self._log.path, text)
+    def _try(self, write: Callable[[], None]) -> None:
+        """Write something. A full disk ends no training: it is told, and that is the end of it."""
+        try:
+            write()
+        except OSError as error:
+            self._rows.clear()
+            PROFILER.follow_by(None)
+            _log.warning(
+                "%s: the training is not followed any more: %s",
+                self._log.path,
+                error.strerror or error,
+            )
 
     def _facts_of(self, program: Program, steps: StepKey) -> _Facts:
         facts = self._facts.get(id(steps))  # to hash thousands of steps would take longer

@@ -122,14 +122,26 @@ class StepLog:
         try:
             size, removed = self._find_end()
             self._continues = size > 0 or bool(step)
-            start = {"kind": _START, "format": FORMAT, "version": VERSION, "time": time.time()}
-            self._write_line(start | {"step": step, "removed_bytes": removed})
+            self._write_start(step, removed)
         except OSError as error:
             os.close(self._file)
             raise BadStepLog(path=self.path, problem=_unwritable(error)) from None
         except BadStepLog:
             os.close(self._file)
             raise
+
+    def start(self, step: int) -> None:
+        """Go on from another step.
+
+        Args:
+            step: Updates that the training has behind it then.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        self._write_start(step, 0)
+        self._continues = True
+        self._close_events()
 
     def write(self, row: Row) -> None:
         """Append a row.
@@ -169,8 +181,16 @@ class StepLog:
             OSError: The rest of the events cannot be written.
         """
         os.close(self._file)
-        if self._writer is not None:
-            self._writer.close()
+        self._close_events()
+
+    def _close_events(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _write_start(self, step: int | None, removed: int) -> None:
+        start = {"kind": _START, "format": FORMAT, "version": VERSION, "time": time.time()}
+        self._write_line(start | {"step": step, "removed_bytes": removed})
 
     def _write_line(self, value: Mapping[str, Any]) -> None:
         # One call for each line: a reader sees it whole or not at all.

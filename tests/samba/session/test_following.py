@@ -21,6 +21,7 @@ from samba.errors import ArgumentError, MissingPackage
 from samba.profiler import PROFILER
 from samba.session import following, step_log
 from samba.session.step_log import FORMAT, VERSION, BadStepLog
+from samba.utils.checkpoint import BadCheckpoint
 from tests.pages import page
 from tests.samba.worlds import MLP, World, named, other_batch
 
@@ -266,6 +267,33 @@ def test_a_file_is_continued_with_a_line_that_says_so(pefs, follow, tmp_path):
     ]
     assert [line["removed_bytes"] for line in found if line["kind"] == "start"] == [0, 0, 21]
     assert (found[0]["format"], found[0]["version"]) == (FORMAT, VERSION)
+
+
+def test_a_checkpoint_knows_its_step(pefs, follow, tmp_path):
+    scene = pefs.loaded(MLP)
+    follow()
+    checkpoint = utils.TrainingCheckpoint(tmp_path / "last.pt", scene.model, scene.optimizer)
+    for save in (False, True, False):
+        scene.run()
+        if save:
+            checkpoint.save()
+    checkpoint.load()
+    scene.run()
+    follow()  # as a new process does, which would count on from the last row
+    checkpoint.load()
+    scene.run()
+    samba.session.stop_following()
+    checkpoint.load()
+    checkpoint.save()
+    assert checkpoint.load() == {}
+    torch.save(torch.load(tmp_path / "last.pt") | {"step": -1}, tmp_path / "last.pt")
+    with pytest.raises(BadCheckpoint, match="step -1, wanted a whole number"):
+        checkpoint.load()
+    assert [(line["kind"], line["step"]) for line in lines(tmp_path)] == [
+        *[("start", None), ("train", 1), ("train", 2), ("train", 3)],
+        *[("start", 2), ("train", 3)],
+        *[("start", None), ("start", 2), ("train", 3)],
+    ]
 
 
 @pytest.mark.parametrize(
