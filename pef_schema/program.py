@@ -23,6 +23,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from pef_schema.drawing import drawn
+
 
 class DType(enum.IntEnum):
     """Element types of device memory; the names are torch's. Last used id: 13."""
@@ -498,3 +500,7 @@ class Program:
     schedules: tuple[Schedule, ...]
     segments: tuple[bytes, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, str], ...] = ()
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; None for the text, where only this package is loaded."""
+        return drawn(self)

@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
@@ -41,6 +41,34 @@ class Event:
         self.name, self.start = name, start
 
 
+class Follower(Protocol):
+    """What writes of a training step by step, while it is asked for."""
+
+    def ran(self, device: Any, steps: Any, /) -> None:
+        """Take note of a run that was started."""
+        ...
+
+    def evaluated(self, program: Any, device: Any, names: Mapping[str, str], /) -> None:
+        """Take note of a run of an evaluator."""
+        ...
+
+    def step_of(self, program: str, /) -> int:
+        """How many updates of a program were made."""
+        ...
+
+    def go_on(self, program: str, step: int, /) -> None:
+        """Go on from another step, that of a checkpoint."""
+        ...
+
+    def settle(self) -> None:
+        """Wait for what is under way, and write it."""
+        ...
+
+    def close(self) -> None:
+        """Write what is under way, and close the files."""
+        ...
+
+
 class Profiler:
     """Times named events while it is started, and does next to nothing while it is not.
 
@@ -63,13 +91,16 @@ class Profiler:
     """Whether events are recorded."""
     timeline: Spans | None
     """What runs are noted on; None for nothing."""
+    follower: Follower | None
+    """What follows a training; None for nothing."""
     active: bool
-    """Whether runs are watched, by one or the other: the one thing that a run looks at."""
+    """Whether runs are watched, by any of these: the one thing that a run looks at."""
 
     def __new__(cls) -> Profiler:
         if cls._one is None:
             cls._one = super().__new__(cls)
-            cls._one.started, cls._one.timeline, cls._one.active = False, None, False
+            cls._one.started, cls._one.timeline, cls._one.follower = False, None, None
+            cls._one.active = False
             cls._one.reset()
         return cls._one
 
@@ -84,7 +115,7 @@ class Profiler:
     def stop_profile(self) -> None:
         """Stops recording; what was recorded can be asked for until the next start."""
         self.started = False
-        self.active = self.timeline is not None
+        self._settle_active()
 
     def put_on(self, timeline: Spans | None) -> None:
         """Have runs noted on a timeline from now on.
@@ -93,7 +124,20 @@ class Profiler:
             timeline: The timeline; None for none.
         """
         self.timeline = timeline
-        self.active = self.started or timeline is not None
+        self._settle_active()
+
+    def follow_by(self, follower: Follower | None) -> None:
+        """Have runs followed from now on.
+
+        Args:
+            follower: What follows them; None for nothing.
+        """
+        self.follower = follower
+        self._settle_active()
+
+    def _settle_active(self) -> None:
+        watchers = (self.timeline, self.follower)
+        self.active = self.started or any(watcher is not None for watcher in watchers)
 
     def start(self) -> None:
         """Does what :meth:`start_profile` does."""

@@ -5,6 +5,10 @@
 import samba.support.torch_version
 
 # isort: split
+from collections.abc import Sequence as _Sequence
+
+from pef_schema.drawing import provide_drawing as _provide_drawing
+from pef_schema.program import Program as _Program
 from samba import (
     directives,
     env,
@@ -48,6 +52,15 @@ def _bagua_world() -> _TensorWorld:
 
 
 _provide_world(_bagua_world)
+
+
+def _drawing(program: _Program, rows: _Sequence[tuple[str, str]]) -> str:
+    from samba.reporting.page import summary  # noqa: PLC0415  # for notebooks only
+
+    return summary(program, rows)
+
+
+_provide_drawing(_drawing)
 
 
 def is_internal() -> bool:

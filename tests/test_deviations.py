@@ -18,7 +18,9 @@ OPERATIONAL = {
     "emulator/kept_files.py": 1,  # what cannot be kept is made again
     "emulator/start.py": 1,  # of processes: jax's own, but for loaders
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
+    "samba/session/following.py": 1,  # of a log that cannot be written, not of numbers
     "samba/session/profiling.py": 3,  # of profiles and timelines, not of numbers
+    "samba/session/step_log.py": 1,  # of a log without TensorBoard
     "samba/session/timeline.py": 1,  # of a timeline without kernels, not of numbers
     "samba/support/deviations.py": 1,  # where all others are logged
 }

@@ -205,6 +205,27 @@ def test_the_script_of_the_page(tmp_path: Path) -> None:
     assert rights[-1] > 85
 
 
+def test_the_scripts_of_the_page_on_following(tmp_path: Path) -> None:
+    """The tutorial's script as it stands, with an option more, and one that reads the lines."""
+    text = page("follow.md")
+    (tutorials,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "digits.py").write_text(tutorials)
+    (reader,) = re.findall(r"```python\n(import .*?)```", text, re.DOTALL)
+    (tmp_path / "curve.py").write_text(reader)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    numbers = re.compile(r"loss \d\.\d{3}|\d+\.\d% right")
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            words = [sys.executable, *shlex.split(command)[1:]]
+            done = finished(words, cwd=tmp_path, env=env)
+            assert done.returncode == 0, done.stderr
+            if output:
+                assert numbers.sub("N", done.stdout) == numbers.sub("N", output), command
+    events = [path.name for path in (tmp_path / "log").iterdir()]
+    assert sorted(name.partition(".out")[0] for name in events) == ["events", "steps.jsonl"]
+
+
 FROM_PYTORCH = page("from_pytorch.md")
 
 

@@ -206,6 +206,12 @@ _USED: tuple[Option, ...] = (
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--timeline", ("run", "test"), "write a timeline of the runs here, for Perfetto"),
     _switch("--timeline-kernels", ("run", "test"), "with --timeline: note kernels too, slower"),
+    _value(
+        "--log-dir",
+        ("run", "test"),
+        "write losses, learning rates and seconds of each step into this folder: steps.jsonl, and "
+        "events for TensorBoard",
+    ),
     _value("--gold-file-path", ("run", "test"), "file with reference results"),
     _switch("--visualize", ("run", "test"), "print how far results differ"),
     _value("--yaml-config", _ALL, "YAML file with more values, for apps that read one"),
@@ -257,7 +263,7 @@ _SIZES: tuple[Option, ...] = (
     _value("--local-rank", _DEVICE, type=int, default=-1),
     _value("--default-device", _COMPILE, default="DDR", lost=_HARDWARE),
     _value("--json-counters", _MEASURE, default="", lost=_NO_FILE),
-    _value("--log-dir", _ALL, lost=_NO_FILE),
+    _value("--log-dir", (*_COMPILE, *_MEASURE), lost=_NO_FILE),
     _value("--verbose", _ALL, action="count", default=0, lost="use --log-level"),
 )
 

@@ -28,6 +28,7 @@ __all__ = [
 _TAKEN = frozenset(
     (
         *("command", "debug", "log_level", "timeline", "timeline_kernels", "data_parallel"),
+        "log_dir",
         "world_size",  # any number of replicas may run a PEF
         "local_rank",  # launchers pass it
     )

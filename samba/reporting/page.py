@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from emulator.costs.description import describe
 from emulator.costs.roofline import Machine
 from pef_schema import Program
 from pef_schema.module_paths import plain_path, root_of, short_paths
@@ -33,7 +34,7 @@ from samba.inspection.estimate import (
 from samba.reporting.plots import HEIGHT, WIDTH, Spot, memory_plot, roofline_plot
 from samba.support.layout import bytes_text, count_text, some
 
-__all__ = ["Times", "is_place", "page"]
+__all__ = ["Times", "is_place", "page", "summary"]
 
 _STYLE = Path(__file__).with_name("style.css")
 _TEMPLATE = Path(__file__).with_name("page.html")
@@ -47,6 +48,8 @@ _LINKED = 200
 """Calls up to which each is a link in the memory."""
 _OPEN = 100
 """Sections that are shown at once; a page of thousands would load slowly."""
+_BRIEF = 8
+"""Sections of a graph that a summary has."""
 _PATHS = 240
 """Characters for the modules of a section."""
 _LARGEST_ALIVE = 12
@@ -116,6 +119,7 @@ def page(
         for number, graph in enumerate(facts["graphs"])
     ]
     return _template().render(
+        summary=False,
         facts=facts,
         style=Markup(_STYLE.read_text(encoding="utf-8")),  # our own file
         cards=_cards(facts),
@@ -133,6 +137,34 @@ def page(
         ],
         hyperparameters=[(h["name"], h["kind"], h["default"]) for h in facts["hyperparameters"]],
         origin=_origin(facts["file"]),
+    )
+
+
+def summary(program: Program, rows: Sequence[tuple[str, str]] = ()) -> str:
+    """Make what a notebook shows of a program, in the notebook's own style.
+
+    Args:
+        program: The program.
+        rows: What else there is to say: a name and a text each.
+
+    Returns:
+        HTML to stand in a page: the counts of the page, losses, and the first sections.
+    """
+    facts = describe(program)
+    root = root_of(node["module"] for graph in facts["graphs"] for node in graph["nodes"])
+    graphs, losses = [], []
+    for graph in facts["graphs"]:
+        found = _sections(_called(facts, graph), root, None, None, None)
+        head, sections = found["head"], found["rows"]
+        shown = [[section[name] for name in head] for section in sections[:_BRIEF]]
+        graphs.append((graph["name"], head, shown, max(0, len(sections) - _BRIEF)))
+        losses += graph["losses"]
+    return _template().render(
+        summary=True,
+        facts=facts,
+        cards=_cards(facts),
+        rows=[*rows, ("losses", ", ".join(losses) or "none")],
+        graphs=graphs,
     )
 
 
@@ -209,9 +241,7 @@ def _graph(
     machine: Machine | None,
     times: Times | None,
 ) -> dict[str, Any]:
-    sections = {s["id"]: s for s in facts["sections"]}
-    called = dict.fromkeys(call["section"] for call in graph["schedule"])
-    chosen = [sections[i] for i in called if i in sections]
+    chosen = _called(facts, graph)
     boxes = _boxes(graph["nodes"])
     roofline = None
     if found is not None and machine is not None:
@@ -235,6 +265,13 @@ def _graph(
         "parts": boxes.parts,
         "flops": boxes.flops or 1.0,
     }
+
+
+def _called(facts: Facts, graph: Facts) -> list[Facts]:
+    """The sections that a graph's schedule calls, each once."""
+    sections = {s["id"]: s for s in facts["sections"]}
+    called = dict.fromkeys(call["section"] for call in graph["schedule"])
+    return [sections[i] for i in called if i in sections]
 
 
 def _boxes(nodes: Sequence[dict[str, Any]]) -> _Module:

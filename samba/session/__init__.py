@@ -30,6 +30,7 @@ from samba.support.given import flag_of, path_of, refuse_unknown, text_of
 from samba.support.tracing import refuse_while_tracing, set_tracing
 
 if TYPE_CHECKING:
+    from emulator.device import Device
     from samba.session.evaluation import Evaluator
     from samba.session.running import Runner
 
@@ -322,7 +323,7 @@ class SambaSession(SessionParts):
                 try:  # as in Turns.run
                     turns.thread = get_ident()
                     if PROFILER.active:
-                        outputs = self._observed(runner, request)
+                        outputs = self._observed(loaded.device, runner, request)
                     else:
                         outputs = runner.run(request)
                     turns.thread = 0
@@ -336,12 +337,18 @@ class SambaSession(SessionParts):
                 runner.explain(error)
             raise
 
-    def _observed(self, runner: Runner, request: RunRequest) -> tuple[SambaTensor, ...]:
+    def _observed(
+        self, device: Device, runner: Runner, request: RunRequest
+    ) -> tuple[SambaTensor, ...]:
         if PROFILER.timeline is not None:
-            return runner.run_on_timeline(request, PROFILER.timeline)
-        if PROFILER.started:
-            return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
-        return runner.run(request)
+            outputs = runner.run_on_timeline(request, PROFILER.timeline)
+        elif PROFILER.started:
+            outputs = runner.run_timed(request, pinned=self._modes.use_pinned_memory())
+        else:
+            outputs = runner.run(request)
+        if PROFILER.follower is not None:
+            PROFILER.follower.ran(device, runner.steps_of(request))
+        return outputs
 
     def join(
         self,

@@ -21,6 +21,7 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
+from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import with_values
 from samba.session.index_checks import find_index_checks
@@ -169,7 +170,14 @@ class Evaluator:
                 self._bring(part)
                 outputs = self._wanted(part, output_tensors)
                 part.runner.mark = length_hint(part.runner.ticks)
-                return part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
+                found = part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
+                if PROFILER.follower is not None:
+                    PROFILER.follower.evaluated(
+                        loaded.program,
+                        part.device,
+                        {name: like.sn_name for name, like in self._like(part).items()},
+                    )
+                return found
             except BaseException as error:
                 part.runner.explain(error)
                 raise
@@ -199,11 +207,7 @@ class Evaluator:
             return part.outputs
         if isinstance(outputs, (str, torch.Tensor)):
             outputs = (outputs,)
-        like = dict(
-            zip([o.sn_name for o in self._loaded.outputs], part.outputs, strict=False)
-            if len(part.outputs) == len(self._loaded.outputs)
-            else ()
-        )
+        like = self._like(part)
         names = [o if isinstance(o, str) else getattr(o, "sn_name", "") for o in outputs]
         own = {o.sn_name for o in part.outputs}
         return tuple(
@@ -212,6 +216,12 @@ class Evaluator:
                 for name, o in zip(names, outputs, strict=True)
             ]
         )
+
+    def _like(self, part: _Part) -> dict[str, SambaTensor]:
+        """Handles of a program's outputs by the names that they have in the loaded one."""
+        if len(part.outputs) != len(self._loaded.outputs):
+            return {}
+        return dict(zip([o.sn_name for o in self._loaded.outputs], part.outputs, strict=True))
 
     # -- programs, one for each form of the inputs -----------------------------------
 

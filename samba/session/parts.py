@@ -9,10 +9,12 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
+from pef_schema.drawing import drawn
 from samba.errors import NotCopyable
 from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
+from samba.session.following import Following
 from samba.session.metrics import Metrics, MetricsBook
 from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
@@ -194,6 +196,16 @@ class SessionParts:
         """
         return self._book.metrics()
 
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: the loaded program, and what has been done with it."""
+        if self._slot.loaded is None:
+            return None
+        found, counted = self.metrics(), self.counters
+        rows = [("PEF", self.pef_path), ("runs", f"{counted.runs:,}")]
+        if found.size > 1:
+            rows.append(("replica", f"rank {found.rank} of {found.size}"))
+        return drawn(self._slot.loaded.program, rows)
+
     def memory(self) -> SessionMemory:
         """Memory of the loaded program: what it holds, and what each plan takes.
 
@@ -252,6 +264,8 @@ class SessionParts:
     samba_profile = method_of("_profiling", Profiling.samba_profile)
     start_timeline = method_of("_profiling", Profiling.start_timeline)
     stop_timeline = method_of("_profiling", Profiling.stop_timeline)
+    follow = staticmethod(Following.follow)
+    stop_following = staticmethod(Following.stop_following)
     start_runtime_profile = method_of("_profiling", Profiling.start_runtime_profile)
     end_runtime_profile = method_of("_profiling", Profiling.end_runtime_profile)
 

@@ -191,6 +191,8 @@ class ProgramSlot:
         """Take the program off the device."""
         if self.loaded is not None:
             self.loaded.turns.close()
+            if PROFILER.follower is not None:
+                PROFILER.follower.settle()
             hide_memory(self.loaded)
             self.loaded.close()
             self.loaded = None

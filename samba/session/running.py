@@ -241,7 +241,7 @@ class Runner:
             request: What the script asks for; with other replicas it is run as a whole.
             timeline: Where it is noted.
         """
-        steps = self._resolve_steps(SectionRequest(*request.sections))
+        steps = self.steps_of(request)
         with timeline.span(Track.HOST, "session.run"):
             if request.wish is not None or not steps:
                 with timeline.span(Track.SECTIONS, "all sections"):
@@ -321,7 +321,7 @@ class Runner:
             feed,
             request,
             fetches=last.fetches if same_outputs else self._resolve_outputs(outputs),
-            steps=last.steps if same_sections else self._resolve_steps(SectionRequest(*sections)),
+            steps=last.steps if same_sections else self.steps_of(request),
         )
 
     def _fetch(self) -> tuple[SambaTensor, ...]:
@@ -494,6 +494,14 @@ class Runner:
         return plan
 
     # -- what a call asks for -----------------------------------------------
+
+    def steps_of(self, request: RunRequest) -> StepKey:
+        """The steps that a call runs, in order.
+
+        Args:
+            request: The call.
+        """
+        return self._resolve_steps(SectionRequest(*request.sections))
 
     def _resolve_steps(self, sections: SectionRequest) -> StepKey:
         key = self._chooser.settled(sections)

@@ -1,4 +1,4 @@
-"""Progress of long work, shown on a terminal; elsewhere, as in logs, nothing is shown."""
+"""Progress of long work, shown on a terminal or in a notebook; elsewhere nothing is shown."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from html import escape
+from sys import modules
 from typing import Any, Protocol, TextIO
 
 from pef_schema.printable import one_line
@@ -19,7 +21,7 @@ _EVERY = 0.1
 
 
 class Line(Protocol):
-    """One line on a terminal."""
+    """One line on a terminal or in a notebook."""
 
     def show(self, text: str, done: int) -> None:
         """Say what is being done, and how much is done before it."""
@@ -97,11 +99,43 @@ class BarLine:
         self._bar.close()
 
 
+class NotebookLine:
+    """A bar below a notebook's cell, which needs no widgets.
+
+    Args:
+        shown: IPython's module ``display``.
+        title: What it begins with.
+        total: What is to be done.
+    """
+
+    def __init__(self, shown: Any, title: str, total: int) -> None:
+        self._html, self._title, self._total = shown.HTML, title, total
+        self._handle = shown.display(shown.HTML(""), display_id=True)
+
+    def show(self, text: str, done: int) -> None:
+        """Replace it."""
+        what = escape(f"{self._title}: {text}" if text else self._title)
+        bar = f'<progress max="{self._total}" value="{done}"></progress>'
+        self._handle.update(self._html(f"{bar} {what} ({done}/{self._total})"))
+
+    def close(self) -> None:
+        """Take it away."""
+        self._handle.update(self._html(""))
+
+
+def _notebook() -> Any:
+    """IPython's module ``display`` in the kernel of a notebook, else None."""
+    ask = getattr(modules.get("IPython"), "get_ipython", None)
+    kernel = getattr(ask(), "kernel", None) if callable(ask) else None
+    return None if kernel is None else importlib.import_module("IPython.display")
+
+
 def _line(title: str, total: int) -> Line | None:
-    """A line on the terminal; None if standard error is none."""
+    """A line on the terminal or in the notebook; None if there is neither."""
     stream, title = sys.stderr, one_line(title)
     if stream is None or not stream.isatty():
-        return None
+        shown = _notebook()
+        return None if shown is None else NotebookLine(shown, title, total)
     try:
         bar = importlib.import_module("tqdm").tqdm
     except ImportError:

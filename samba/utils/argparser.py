@@ -126,6 +126,9 @@ def parse_app_args(
     note_parsed(args)
     if args.timeline and of_process:
         session.start_timeline(args.timeline, kernels=args.timeline_kernels)
+    own_folder = "log_dir" in redeclared[args.command]
+    if args.log_dir and of_process and args.command in ("run", "test") and not own_folder:
+        session.follow(args.log_dir)
     tell_lost(args, redeclared[args.command])
     if str(args.command).startswith("measure-") and of_process:
         note_measured()

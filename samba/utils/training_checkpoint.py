@@ -17,6 +17,7 @@ from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
 from samba.compiler.optimizers import as_optimizers
 from samba.errors import ArgumentError, described, literal
+from samba.profiler import PROFILER
 from samba.sambatensor import to_torch
 from samba.session.process import session
 from samba.support.deviations import some_of
@@ -172,10 +173,14 @@ class TrainingCheckpoint:
         session.set_rng_state(kept["random"])
         for name, part in self._parts.items():
             part.load_state_dict(kept["parts"][name])
+        step = kept.get("step")  # None where the training was not followed, and in older files
+        if PROFILER.follower is not None and step is not None:
+            PROFILER.follower.go_on(_program(), step)
         return kept["values"]
 
     def _write(self, rest: Mapping[str, Any]) -> str:
         """Write the file; says what stood in the way."""
+        follower = PROFILER.follower
         try:
             session.to_cpu(self._model, self._given)
             whole = {
@@ -183,6 +188,7 @@ class TrainingCheckpoint:
                 "model": dict(self._model.state_dict()),
                 "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
                 **rest,
+                "step": None if follower is None else follower.step_of(_program()),
             }
             buffer = io.BytesIO()
             torch.save(whole, buffer)
@@ -223,10 +229,17 @@ class TrainingCheckpoint:
         )
         groups = [[len(g["params"]) for g in o["param_groups"]] for o in kept["optimizers"]]
         wanted = [[len(g["params"]) for g in o.param_groups] for o in self._optimizers]
+        step = kept.get("step")
+        if step is not None and (type(step) is not int or step < 0):
+            problems.append(f"step {literal(step)}, wanted a whole number")
         if groups != wanted:
             problems.append(f"optimizers over {groups} parameters, wanted {wanted}")
         if problems:
             raise BadCheckpoint(path=str(self._path), problem=some_of(problems, most=8))
+
+
+def _program() -> str:
+    return session.need_loaded("TrainingCheckpoint").program.name
 
 
 _SAME_PLACE = (

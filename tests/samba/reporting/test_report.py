@@ -22,13 +22,14 @@ from emulator.costs.description import describe
 from emulator.costs.machine_file import parsed_machine
 from pef_schema import Program, read_info, read_pef, write_pef
 from samba.inspection import inspect_command, memory_command
-from samba.reporting.page import Times, page
+from samba.reporting.page import Times, page, summary
 from samba.reporting.plots import memory_plot
 from samba.reporting.report_command import BadTimes, run, section_seconds
 from samba.support.layout import bytes_text
 from tests.processes import finished
 from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs
+from tests.samba.worlds import MLP
 
 ROOT = Path(__file__).parents[3]
 MACHINE = """\
@@ -378,3 +379,52 @@ def test_in_chromium(browser: Any, large: Path, width: int, scheme: str, tmp_pat
     tab.keyboard.press("Enter")
     assert not tried.evaluate("e => e.open")
     context.close()
+
+
+# -- what a notebook shows --------------------------------------------------------------
+
+
+def test_a_program_draws_itself(pef: str) -> None:
+    program = read_pef(pef)
+    drawn = program._repr_html_()
+    assert drawn is not None and drawn == summary(program)
+    shown = Reader(drawn)
+    facts = describe(program)
+    for what in (program.name, "training", *facts["graphs"][0]["losses"]):
+        assert what in shown.text
+    # The notebook has a style, and may be shown where scripts run.
+    assert not {"script", "style", "link", "html", "body"} & shown.counts.keys()
+    first = facts["sections"][0]
+    assert first["name"] in shown.text and bytes_text(first["bytes"]) in shown.text
+    assert len(drawn) < 20_000
+
+
+def test_of_many_sections_the_first_are_drawn() -> None:
+    program = chain([f"part{i}.relu" for i in range(12)])
+    shown = Reader(summary(program))
+    rows = [section.name for section in program.sections if section.name in shown.text]
+    more = len(program.sections) - len(rows)
+    assert len(rows) == 8 and f"{more} more sections" in shown.text
+
+
+def test_graphs_are_named_where_there_are_several() -> None:
+    program = two_graphs()
+    shown = Reader(summary(program)).words
+    assert all(graph.name in shown for graph in program.graphs)
+
+
+def test_what_a_program_says_runs_nothing_in_a_notebook() -> None:
+    hostile = "<script>alert(1)</script>&\x1b[31m"
+    program = dataclasses.replace(chain(["relu", "tanh"]), name=hostile, mapping=hostile)
+    drawn = summary(program, [(hostile, hostile)])
+    assert "<script" not in drawn and "\x1b" not in drawn
+    assert Reader(drawn).text.count("<script>alert(1)</script>&\\x1b[31m") == 4
+
+
+def test_a_session_draws_what_is_loaded(pefs) -> None:
+    assert samba.session._repr_html_() is None  # the text says it
+    scene = pefs.loaded(MLP)
+    scene.run()
+    shown = Reader(samba.session._repr_html_() or "").text
+    for what in (samba.session.program.name, samba.session.pef_path, "runs1"):
+        assert what in shown

@@ -48,6 +48,27 @@ def test_the_line_names_the_step_and_is_taken_away(plain: Terminal) -> None:
     assert plain.getvalue().endswith("\r" + " " * len("compile net: writing (1/2)") + "\r")
 
 
+def test_in_a_notebook_a_bar_is_replaced_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what its kernel has loaded, without widgets."""
+    shown: list[str] = []
+    handle = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(HTML=str, display=lambda _, display_id: handle)
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with stages("compile <net>", "tracing", "writing") as stage:
+        stage.start("tracing")
+        stage.start("writing")
+    assert shown == [
+        '<progress max="2" value="0"></progress> compile &lt;net&gt;: tracing (0/2)',
+        '<progress max="2" value="1"></progress> compile &lt;net&gt;: writing (1/2)',
+        "",
+    ]
+    shown.clear()
+    del shell.kernel  # IPython on a terminal that was redirected
+    assert list(counted("runs", 3)) == [0, 1, 2] and not shown
+
+
 def test_counts(plain: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr("samba.support.progress.time.perf_counter", lambda: next(clock) * 0.06 + 1)
