@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any, cast
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from emulator.kernels.unfused import in_memory
 from emulator.plans.fused_operations import (
@@ -24,6 +24,7 @@ from emulator.plans.fused_operations import (
     may_turn,
     weight_of,
 )
+from emulator.plans.shared_kernels import with_shared_kernels
 from emulator.plans.traced import FlatPlan, Forms, bytes_of, flattened, variables
 
 __all__ = ["jitted_as_planned", "made_in_memory", "planned", "shape_of", "trace_planned"]
@@ -43,6 +44,10 @@ were the value fused into it, has a negative number; all others have positive on
 
 _MANY = 8
 """Of so many kernels it does not matter how many more there are."""
+
+_MOST_OPERANDS = 32
+"""Values in memory that one kernel reads at most, where it is a long sum: LLVM takes seconds for a
+kernel that reads hundreds, and those of the parts of a sum are equal."""
 
 _Kernels = frozenset[int]
 """The kernels that want a value."""
@@ -96,6 +101,7 @@ class _Planner:
         self._weights = [weight_of(eqn) for eqn in flat.eqns]
         self._numbers = count(1)
         self._remakes = self._found_remakes()
+        self._cut = self._found_cuts()
 
     def chosen(self) -> set[Any]:
         """Values that are made once; each is looked at when all of its readers are known."""
@@ -132,6 +138,8 @@ class _Planner:
         """Whether a value takes less time if it is made once, in memory, and read from there."""
         (v,) = self._steps[number][0].outvars
         remake = self._remakes[v]
+        if v in self._cut:
+            return True
         if len(kernels) < 2:
             return False
         if not self._weights[number] and (
@@ -184,6 +192,19 @@ class _Planner:
             return None
         return _Remake(operations=frozenset(operations), weight=weight, reads=reads)
 
+    def _found_cuts(self) -> set[Any]:
+        """Values without which a kernel would read too many others."""
+        operands: dict[Any, int] = dict.fromkeys(self._sources, 0)
+        found: set[Any] = set()
+        for eqn, fusing in self._steps:
+            if fusing is Fusing.READER and len(eqn.outvars) == 1:
+                count = sum(operands.get(v, 1) for v in variables(eqn.invars))
+                if count > _MOST_OPERANDS:
+                    found.update(eqn.outvars)
+                else:
+                    operands[eqn.outvars[0]] = count
+        return found
+
     def _own_kernel(self) -> _Kernels:
         return frozenset([next(self._numbers)])
 
@@ -210,11 +231,13 @@ _HOLDING = {
 """Parameters with functions that XLA compiles for themselves, by operation."""
 
 
-def planned(traced: ClosedJaxpr) -> ClosedJaxpr:
+def planned(traced: ClosedJaxpr, *, sharing: bool = True) -> ClosedJaxpr:
     """Keep XLA from fusing a value into several kernels where it is better made once, in memory.
 
     Args:
         traced: What is to be compiled for the CPU.
+        sharing: Whether operations that differ in a number alone are to share a kernel; not where
+            arrays are divided among chips.
 
     Returns:
         The same, with a call of nothing, which XLA does not fuse, behind each of these values, in
@@ -230,11 +253,12 @@ def planned(traced: ClosedJaxpr) -> ClosedJaxpr:
         >>> [eqn.primitive.name for eqn in found.jaxpr.eqns]
         ['cos', 'jit', 'reduce_sum', 'reduce_max']
     """
-    return _Rewriting().changed(traced)
+    return _Rewriting(sharing=sharing).changed(traced)
 
 
 class _Rewriting:
-    def __init__(self) -> None:
+    def __init__(self, *, sharing: bool) -> None:
+        self._sharing = sharing
         self._forms = Forms()
         self._functions: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}
         self._calls: dict[Any, Any] = {}
@@ -246,12 +270,18 @@ class _Rewriting:
             jaxpr = function.jaxpr
             made = function
             if not jaxpr.effects:
-                made = ClosedJaxpr(self._with_calls(jaxpr), function.consts)
+                made = self._with_calls(function)
             found = self._functions[id(function)] = function, made
         return found[1]
 
-    def _with_calls(self, jaxpr: Jaxpr) -> Jaxpr:
+    def _with_calls(self, function: ClosedJaxpr) -> ClosedJaxpr:
+        jaxpr = function.jaxpr
         flat = flattened(jaxpr, self._forms, whole=True)
+        tables: dict[Any, Any] = {}
+        if self._sharing:
+            self._sharing = False  # functions within run many times as it is
+            shared = with_shared_kernels(flat, jaxpr.invars, self._forms)
+            flat, tables = shared.flat, shared.tables
         chosen = made_in_memory(flat)
         once: dict[Any, Any] = {}
         eqns = [*{id(eqn): eqn for eqn, _ in flat.sources.values()}.values()]
@@ -263,7 +293,9 @@ class _Rewriting:
                     once[v] = Var(v.aval)
                     eqns.append(self._call(v, once[v], eqn.source_info))
         results = [once.get(a, a) if isinstance(a, Var) else a for a in flat.results]
-        return cast("Any", jaxpr).replace(eqns=eqns, outvars=results)
+        constants = [*jaxpr.constvars, *tables]
+        changed = jaxpr.replace(eqns=eqns, outvars=results, constvars=constants)
+        return ClosedJaxpr(changed, [*function.consts, *tables.values()])
 
     def _with_functions(self, eqn: Any) -> Any:
         """An operation whose functions are changed, too."""
@@ -287,17 +319,18 @@ class _Rewriting:
         return found.replace(invars=[v], outvars=[once], source_info=source)
 
 
-def jitted_as_planned(function: ClosedJaxpr, **settings: Any) -> Any:
+def jitted_as_planned(function: ClosedJaxpr, *, sharing: bool = True, **settings: Any) -> Any:
     """Plan a function for XLA:CPU.
 
     Args:
         function: A plan or a part of one.
+        sharing: As for :func:`planned`.
         settings: Arguments of ``jax.jit``.
 
     Returns:
         A jitted function of arrays.
     """
-    operations = cast("Any", jaxpr_as_fun)(planned(function))
+    operations = cast("Any", jaxpr_as_fun)(planned(function, sharing=sharing))
 
     def run(*arrays: jax.Array) -> Any:
         return tuple(operations(*arrays))

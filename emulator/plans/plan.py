@@ -282,7 +282,9 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
             chain, constants = linked.chain, linked.constants
         else:
             if is_cpu:
-                jitted = jitted_as_planned(traced.jaxpr, **jit_settings(composition, placement))
+                jitted = jitted_as_planned(
+                    traced.jaxpr, sharing=chips.count == 1, **jit_settings(composition, placement)
+                )
                 traced = jitted.trace(*_shapes(composition, placement))
             only = compiled(traced.lower())
             call, executables, memory = direct_call(only), (only,), measured_memory(only)
