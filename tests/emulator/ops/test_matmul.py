@@ -142,7 +142,7 @@ def contractions(draw: st.DrawFn) -> tuple[str, Shape, Shape]:
 
 
 @given(drawn=contractions(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
-@settings(max_examples=60)
+@settings(max_examples=2 * settings().max_examples // 3)
 def test_contractions_in_any_order_of_axes(
     drawn: tuple[str, Shape, Shape], dtype: torch.dtype
 ) -> None:

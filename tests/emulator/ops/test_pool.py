@@ -47,7 +47,7 @@ def test_max_pool2d(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d.default", data(2, 3, 9, 10), *window)
 
 
-@cases("window", WINDOWS)
+@cases("window", WINDOWS, every=2)
 def test_max_pool2d_with_indices_and_ties(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d_with_indices.default", ties(2, 2, 9, 10), *window)
 
@@ -105,7 +105,7 @@ LONG_WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
-@cases("window", LONG_WINDOWS)
+@cases("window", LONG_WINDOWS, every=2)
 def test_long_windows(window: tuple[Any, ...]) -> None:
     """They are cut in halves, not place by place: see ``emulator.ops._long_windows``."""
     x = data(2, 1, 300)

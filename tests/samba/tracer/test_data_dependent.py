@@ -87,7 +87,9 @@ def routed(chosen: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(3, 8), torch.rand(3, 2), torch.tensor(chosen)
 
 
-@pytest.mark.parametrize("kind", ["add", "list", pytest.param("put", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["add", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("list", "put"))]
+)
 def test_a_loop_over_the_experts_that_were_hit(kind: str) -> None:
     """The third batch hits what is none, the second leaves experts out."""
     batches = [[[0, 1], [1, 2], [2, 0]], [[1, 2], [2, 1], [1, 2]], [[3, 3], [3, 2], [2, 3]]]
