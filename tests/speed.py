@@ -76,14 +76,14 @@ def rehearse() -> None:
 
     Nothing is compiled, and no random number is drawn.
     """
+    import importlib
     import warnings
 
     import torch
     import tqdm
 
-    import emulator.device
-    import samba.session.compiling
-    import samba.session.loading  # noqa: F401
+    for name in ("samba.session.compiling", "samba.session.loading", "emulator.device"):
+        importlib.import_module(name)
 
     class Model(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

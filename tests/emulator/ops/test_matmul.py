@@ -232,7 +232,7 @@ def ends(*rows: int) -> torch.Tensor:
 OFFSETS = [(2, 2, 12), (0, 5, 12), (12, 12, 12)]
 
 
-@cases("offs", OFFSETS)
+@cases("offs", OFFSETS, every=2)
 def test_rows_by_group(offs: tuple[int, ...]) -> None:
     check(NAME, data(12, 8), data(3, 8, 4), ends(*offs), frozen=(2,))
 

@@ -120,7 +120,7 @@ def test_special_in_double_precision(name: str) -> None:
     check(f"aten.{name}.default", X.double() * 3)
 
 
-@cases("n", [0, 1, 3])
+@cases("n", [0, 1, 3], every=2)
 def test_polygamma(n: int) -> None:
     check(f"aten.{'special_' * (n == 0)}polygamma.default", n, X.double() * 2)
 
