@@ -129,7 +129,13 @@ class Selected(nn.Module):
                 return out.index_put((rows[:, 0], rows[:, 1]), x[rows[:, 0], rows[:, 1]], True)
 
 
-KINDS = ["sum", "mean", "mean of columns", "masked_select", "write back", "add back", "nonzero"]
+KINDS = [
+    *("sum", "mean", "write back", "add back"),
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("mean of columns", "masked_select", "nonzero")
+    ),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,7 +225,13 @@ class Escaping(nn.Module):
         return torch.stack(parts) if parts else out
 
 
-@pytest.mark.parametrize("kind", ["sum", "list", "last", "left", "counted", "state"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("list", "left", "counted", "state"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sum", "last")),
+    ],
+)
 def test_a_loop_may_only_write(kind: str) -> None:
     model = Escaping(kind)
     given = collect_inputs(model, torch.randn(5, 3))

@@ -46,6 +46,11 @@ def described(program: ExportedProgram) -> list[Any]:
         found.append((node.op, target, str(args), forms, node.meta.get("stack_trace"), [*stack]))
     return found
 
+SLOW = (
+    *("the same reshape twice", "parts that are results", "a cast to the same type"),
+    *("many results", "attention", "a constant", "torch's own kernel"),
+)
+
 
 def export(function: Callable[[Tensor], Any]) -> ExportedProgram:
     return torch.export.export(Call(function), (X,), strict=False)
@@ -76,7 +81,13 @@ TRACED: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", [*UNTRACED, *TRACED])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[pytest.mark.slow] if what in SLOW else [])
+        for what in (*UNTRACED, *TRACED)
+    ],
+)
 def test_the_functional_form_is_torchs(what: str) -> None:
     program = export({**UNTRACED, **TRACED}[what])
     want = program.run_decompositions({})

@@ -21,7 +21,7 @@ from emulator.plans.xla_options import xla_options
 
 pytestmark = pytest.mark.usefixtures("fusion_emitters")
 
-FAST = ("res_ffn", "mlp_dropout", "steps")
+FAST = ("res_ffn", "steps")
 """The rest takes longer to compile."""
 
 

@@ -219,7 +219,7 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
     assert out == "True {1}\n"
 
 
-BLOCKS = 12
+BLOCKS = 8
 
 
 @pytest.fixture(scope="module")
