@@ -46,11 +46,6 @@ def described(program: ExportedProgram) -> list[Any]:
         found.append((node.op, target, str(args), forms, node.meta.get("stack_trace"), [*stack]))
     return found
 
-SLOW = (
-    *("the same reshape twice", "parts that are results", "a cast to the same type"),
-    *("many results", "attention", "a constant", "torch's own kernel"),
-)
-
 
 def export(function: Callable[[Tensor], Any]) -> ExportedProgram:
     return torch.export.export(Call(function), (X,), strict=False)
@@ -79,6 +74,11 @@ TRACED: dict[str, Callable[[Tensor], Any]] = {
     "dropout": lambda x: F.dropout(x, 0.5),
     "torch's own kernel": lambda x: F.softshrink(x),
 }
+
+SLOW = (
+    *("the same reshape twice", "parts that are results", "a cast to the same type"),
+    *("many results", "attention", "a constant", "torch's own kernel"),
+)
 
 
 @pytest.mark.parametrize(
