@@ -149,7 +149,9 @@ def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in ZOO]
+)
 def test_reference_interpreter_is_torch(name: str) -> None:
     model, inputs, traced = made(name)
     sources = {

@@ -329,7 +329,19 @@ _DAMAGED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("damage", _DAMAGED.values(), ids=_DAMAGED)
+_SLOW = (
+    *("another form", "no chain", "a number for a name", "no executable at all"),
+    *("a place that there is not", "an unknown type"),
+)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(damage, id=name, marks=[pytest.mark.slow] if name in _SLOW else [])
+        for name, damage in _DAMAGED.items()
+    ],
+)
 def test_a_plan_of_another_form_is_made_anew(
     damage: Callable[[Any], Any], kept: Path, made: list[str]
 ) -> None:
