@@ -71,6 +71,36 @@ def keep_bookkeeping() -> None:
     )
 
 
+def rehearse() -> None:
+    """Do what the first trace and load of a process do, for the processes that it forks.
+
+    Nothing is compiled, and no random number is drawn.
+    """
+    import importlib
+    import warnings
+
+    import torch
+    import tqdm
+
+    for name in ("samba.session.compiling", "samba.session.loading", "emulator.device"):
+        importlib.import_module(name)
+
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.view(-1).clone()
+            x[0] = 1
+            return x.square().mean()
+
+    keep_bookkeeping()
+    keep_contexts()
+    interval, tqdm.tqdm.monitor_interval = tqdm.tqdm.monitor_interval, 0  # else it starts a thread
+    try:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # torch's own
+            torch.export.export(Model(), (torch.ones(2, 2),)).run_decompositions()
+    finally:
+        tqdm.tqdm.monitor_interval = interval
+
+
 def _remembering(general: Callable[[Any], AbstractContextManager[None]]) -> Callable[[Any], Any]:
     """What keeps composite operations whole for a while, with the kernels that it made before.
 

@@ -27,7 +27,12 @@ from typing import IO, Any
 from tests.processes import SECONDS, hung
 
 ROOT = Path(__file__).parents[1]
-_HEAD = "import torch, torch._dynamo, jax, numpy, sambaflow.samba, sklearn.datasets"
+_HEAD = """
+import os, torch, torch._dynamo, jax, numpy, sambaflow.samba, sklearn.datasets
+if os.environ.get("XLA_FLAGS"):  # `make test-all` sets it to nothing
+    from tests.speed import rehearse
+    rehearse()
+"""
 STRICT = "import warnings; warnings.simplefilter('error')"
 """What ``-W error`` does, as code."""
 _AT_IMPORT = ("JAX_", "OMP_", "ONEDNN_", "PYTHONHASHSEED", "PYTHONWARNINGS", "TORCH_")

@@ -207,7 +207,7 @@ NAMED: dict[str, Case] = {
     "bert_classes": Case(
         model="BertForSequenceClassification",
         config="BertConfig",
-        settings={**ENCODER, "num_labels": 3},
+        settings={**ENCODER, "num_labels": 3, "num_hidden_layers": 1},
         inputs=classified,
         wrap=True,
         fast=True,

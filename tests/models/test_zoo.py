@@ -20,8 +20,8 @@ from samba.tracer.traced import Traced
 from tests.models.zoo import ZOO, Case
 from tests.tracing import trace
 
-CUTS = ("o1", "o3")
-OTHER_CUTS = ("o0", "spatial")
+CUTS = ("o1",)
+OTHER_CUTS = ("o0", "o3", "spatial")
 CUT_IN_ALL_WAYS = ("mlp", "resnet", "gpt")
 """Models with buffers, tied weights and boundaries: the others add ops, not sections."""
 SLOW = ("vit", "bert")
@@ -31,9 +31,15 @@ WAYS = [
         pytest.param(name, CUTS, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
         for name in ZOO
     ),
-    pytest.param("mlp", OTHER_CUTS, id="mlp-other_cuts"),
-    pytest.param("resnet", OTHER_CUTS, id="resnet-other_cuts", marks=pytest.mark.slow),
-    pytest.param("gpt", OTHER_CUTS, id="gpt-other_cuts", marks=pytest.mark.slow),
+    *(
+        pytest.param(
+            name,
+            OTHER_CUTS if name in CUT_IN_ALL_WAYS else ("o3",),
+            id=f"{name}-other_cuts",
+            marks=[] if name == "mlp" else [pytest.mark.slow],
+        )
+        for name in ZOO
+    ),
 ]
 
 
@@ -143,7 +149,9 @@ def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in ZOO]
+)
 def test_reference_interpreter_is_torch(name: str) -> None:
     model, inputs, traced = made(name)
     sources = {

@@ -38,6 +38,9 @@ differ between processors. For models of the sizes that people train that came t
 peak when this was written.
 """
 
+SLOW = ("resnet", "vit", "bert")
+"""They take long to trace; their sections are those of lenet and gpt."""
+
 POINTER = 8
 """Bytes of XLA's list of results, for each of them."""
 
@@ -98,7 +101,9 @@ def test_the_comparison_bites() -> None:
     assert need.temp > 3 * TOLERANCE * need.peak
 
 
-@pytest.mark.parametrize("name", ["gpt", "lstm", "moe"])
+@pytest.mark.parametrize(
+    "name", ["lstm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt", "moe"))]
+)
 def test_arguments_and_results_of_every_section_are_exact(name: str) -> None:
     program = compiled(SMALL[name])
     device = Device(program)
@@ -117,7 +122,9 @@ def test_arguments_and_results_of_every_section_are_exact(name: str) -> None:
 # -- against what a plan touches --------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in ZOO]
+)
 @pytest.mark.parametrize("momentum", [True, False])
 def test_an_executable_takes_and_gives_what_plans_do(name: str, momentum: bool) -> None:
     program = program_of(name)

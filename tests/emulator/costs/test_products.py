@@ -214,7 +214,7 @@ LAYERS = {
     ("name", "data", "state"),
     [
         *(
-            (name, data, state)
+            pytest.param(name, data, state, marks=[pytest.mark.slow] if data is state else [])
             for name in ("both directions", "projected")
             for data in (True, False)
             for state in (True, False)

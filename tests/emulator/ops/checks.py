@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -159,18 +160,22 @@ def _judge(part: Sequence[Comparison]) -> None:
     assert not problems, "\n\n".join(problems)
 
 
-def cases(names: str | Sequence[str], rows: Iterable[Any]) -> Callable[[Callable[..., None]], Any]:
+def cases(
+    names: str | Sequence[str], rows: Iterable[Any], *, every: int = 1
+) -> Callable[[Callable[..., None]], Any]:
     """As ``pytest.mark.parametrize``, in one test, so that all cases are one program.
 
     Args:
         names: Arguments of the test function.
         rows: Their values in each case; a tuple if there are several names.
+        every: The fast tests try one of so many cases, `make test-all` all of them.
 
     Returns:
         A decorator.
     """
     keys = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
     listed = [row if len(keys) > 1 else (row,) for row in rows]
+    listed = listed[:: every if os.environ.get("XLA_FLAGS") else 1]
 
     def decorate(function: Callable[..., None]) -> Any:
         def test(**others: Any) -> None:

@@ -70,7 +70,7 @@ def test_other_dtypes() -> None:
     check_narrow(NAME, *heads(), None, 0.0, True)
 
 
-@cases("queries, keys", [(130, 130), (130, 70), (130, 300), (300, 300)])
+@cases("queries, keys", [(130, 130), (130, 70), (130, 300), (300, 300)], every=2)
 def test_causal_in_blocks(queries: int, keys: int) -> None:
     """More queries than a block holds: no block computes what none of its queries sees."""
     assert len(causal_blocks(queries, keys)) > 1

@@ -31,7 +31,7 @@ CASES: list[tuple[Shape, Shape, tuple[Any, ...]]] = [
 ]
 
 
-@cases(("x", "w", "args"), CASES)
+@cases(("x", "w", "args"), CASES, every=2)
 def test_conv(x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
     check(f"aten.conv{len(w) - 2}d.default", *randn(x, w, (w[0],)), *args)
 
@@ -79,7 +79,7 @@ TRANSPOSED: list[tuple[str, Shape, Shape, tuple[Any, ...]]] = [
 ]
 
 
-@cases(("name", "x", "w", "args"), TRANSPOSED)
+@cases(("name", "x", "w", "args"), TRANSPOSED, every=2)
 def test_conv_transpose(name: str, x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
     groups = args[3] if len(args) > 3 else 1
     check(f"aten.{name}", *randn(x, w, (w[1] * groups,)), *args)
@@ -102,8 +102,8 @@ def test_bfloat16() -> None:
 
 
 @cases("output", [[1], [2]])
-@cases("padding", [[0], [1], [3]])
-@cases(("stride", "dilation"), [([1], [3]), ([2], [3]), ([3], [1])])
+@cases("padding", [[0], [1], [3]], every=2)
+@cases(("stride", "dilation"), [([1], [3]), ([2], [3]), ([3], [1])], every=2)
 def test_output_padding_within_padding(
     stride: list[int], padding: list[int], output: list[int], dilation: list[int]
 ) -> None:
@@ -113,7 +113,7 @@ def test_output_padding_within_padding(
     check("aten.conv_transpose2d.input", x[:, :, :, :1], w, b, [3], [0], output, 1, [3])
 
 
-@cases("groups", [1, 2, 4])
+@cases("groups", [1, 2, 4], every=2)
 def test_integers(groups: int) -> None:
     """Exact, and jax has no transposition of integers."""
     generator = torch.Generator().manual_seed(0)

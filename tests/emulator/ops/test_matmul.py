@@ -142,7 +142,7 @@ def contractions(draw: st.DrawFn) -> tuple[str, Shape, Shape]:
 
 
 @given(drawn=contractions(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
-@settings(max_examples=60)
+@settings(max_examples=2 * settings().max_examples // 3)
 def test_contractions_in_any_order_of_axes(
     drawn: tuple[str, Shape, Shape], dtype: torch.dtype
 ) -> None:
@@ -232,7 +232,7 @@ def ends(*rows: int) -> torch.Tensor:
 OFFSETS = [(2, 2, 12), (0, 5, 12), (12, 12, 12)]
 
 
-@cases("offs", OFFSETS)
+@cases("offs", OFFSETS, every=2)
 def test_rows_by_group(offs: tuple[int, ...]) -> None:
     check(NAME, data(12, 8), data(3, 8, 4), ends(*offs), frozen=(2,))
 

@@ -34,6 +34,9 @@ for _name in REQUIRED:
     _family = load_ops()[_name].lower.__module__.rsplit(".", 1)[-1]
     GROUPS.setdefault(_family, []).append(_name)
 
+SLOW = ("embedding", "adaptive", "moments", "regression", "distance", "segment")
+"""They are made of what the others have, and take longer to compile."""
+
 
 def test_every_reduction_and_normalisation_has_a_case() -> None:
     assert set(REQUIRED) == set(CASES), "tests/emulator/ops/nan_cases.py says how ops are called"
@@ -120,7 +123,10 @@ def _assert_same(what: str, case: Case, want: torch.Tensor, got: jax.Array) -> N
         pytest.param(torch.bfloat16, id="bfloat16", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("family", GROUPS)
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=[pytest.mark.slow] if f in SLOW else []) for f in GROUPS],
+)
 def test_poison_ends_where_torchs_does(family: str, dtype: torch.dtype) -> None:
     for name in GROUPS[family]:
         compare_poisoned(name, dtype)

@@ -54,7 +54,7 @@ def test_native_layer_norm() -> None:
     check("aten.native_layer_norm.default", data(3, 8), [8], *params(8), 1e-5)
 
 
-@cases("x", [(2, 6, 5), (2, 6, 4, 3), (3, 6)])
+@cases("x", [(2, 6, 5), (2, 6, 4, 3), (3, 6)], every=2)
 @cases("groups", [1, 2])
 def test_group_norm(x: Shape, groups: int) -> None:
     check("aten.group_norm.default", data(*x), groups, *params(6))
@@ -147,7 +147,7 @@ def test_rms_norm(weight: bool, eps: float | None) -> None:
     check("aten._fused_rms_norm.default", data(3, 8), [8], w, eps)
 
 
-@cases("dim", [0, 1, -1])
+@cases("dim", [0, 1, -1], every=2)
 def test_weight_norm(dim: int) -> None:
     g = data(1, seed=5)[0] if dim == -1 else data(*((4, 1) if dim == 0 else (1, 6)), seed=5)
     check("aten._weight_norm.default", data(4, 6), g, dim)

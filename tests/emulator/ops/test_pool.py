@@ -47,12 +47,12 @@ def test_max_pool2d(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d.default", data(2, 3, 9, 10), *window)
 
 
-@cases("window", WINDOWS)
+@cases("window", WINDOWS, every=2)
 def test_max_pool2d_with_indices_and_ties(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d_with_indices.default", ties(2, 2, 9, 10), *window)
 
 
-@cases("window", [([2],), ([3], [2], [1]), ([12], [5], [6], 1, True)])
+@cases("window", [([2],), ([3], [2], [1]), ([12], [5], [6], 1, True)], every=2)
 def test_max_pool1d(window: tuple[Any, ...]) -> None:
     check("aten.max_pool1d.default", data(2, 3, 14), *window)
     check("aten.max_pool1d_with_indices.default", data(3, 14), *window)
@@ -81,7 +81,7 @@ AVERAGES: list[tuple[Any, ...]] = [
 ]
 
 
-@cases("window", AVERAGES)
+@cases("window", AVERAGES, every=2)
 def test_avg_pool2d(window: tuple[Any, ...]) -> None:
     check("aten.avg_pool2d.default", data(2, 3, 9, 10), *window)
 
@@ -105,7 +105,7 @@ LONG_WINDOWS: list[tuple[Any, ...]] = [
 ]
 
 
-@cases("window", LONG_WINDOWS)
+@cases("window", LONG_WINDOWS, every=2)
 def test_long_windows(window: tuple[Any, ...]) -> None:
     """They are cut in halves, not place by place: see ``emulator.ops._long_windows``."""
     x = data(2, 1, 300)
@@ -147,7 +147,7 @@ def test_padding_of_many_times_the_data_is_refused() -> None:
         jax.eval_shape(lambda x: lower(x, (2**27,), (1,), (2**26,)), jnp.zeros((1, 1, 2)))
 
 
-@cases("size", [[1, 1], [2, 7], [9, 5], [12, 12]])
+@cases("size", [[1, 1], [2, 7], [9, 5], [12, 12]], every=2)
 def test_adaptive_2d(size: list[int]) -> None:
     check("aten.adaptive_avg_pool2d.default", data(2, 3, 9, 10), size)
     check("aten.adaptive_max_pool2d.default", data(2, 3, 9, 10), size)
@@ -207,7 +207,7 @@ G = torch.Generator().manual_seed(0)
 
 
 @cases("batch", [(2,), ()])
-@cases(("size", "out"), [((7, 9), (3, 5)), ((6, 6), (1, 4)), ((5, 6, 7), (2, 3, 4))])
+@cases(("size", "out"), [((7, 9), (3, 5)), ((6, 6), (1, 4)), ((5, 6, 7), (2, 3, 4))], every=2)
 def test_fractional_max_pool(
     batch: tuple[int, ...], size: tuple[int, ...], out: tuple[int, ...]
 ) -> None:

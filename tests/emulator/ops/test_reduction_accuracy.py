@@ -101,7 +101,7 @@ def _cases(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, ...]]:
     return x, tuple(sorted(axes))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 @given(_cases())
 def test_some_shapes(case: tuple[np.ndarray, tuple[int, ...]]) -> None:
     _matches_torch(case)

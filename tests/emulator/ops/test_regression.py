@@ -109,7 +109,7 @@ _TYPED: dict[str, tuple[object, ...]] = {
 }
 
 
-@cases("name", _TYPED)
+@cases("name", _TYPED, every=2)
 def test_the_dtype_of_a_loss_is_torchs(name: str) -> None:
     tried = 0
     for at, (first, second) in enumerate(_BOTH):

@@ -51,7 +51,7 @@ def layer(
     return [x, state if kind == "lstm" else state[0], weights]
 
 
-@cases("kind", list(GATES))
+@cases("kind", list(GATES), every=2)
 @cases(
     ("layers", "bidirectional", "bias", "batch_first"),
     [(2, True, True, True), (1, False, False, False)],
@@ -64,6 +64,7 @@ def test_layers(kind: str, layers: int, bidirectional: bool, bias: bool, batch_f
 @cases(
     ("layers", "bidirectional", "bias", "batch_first"),
     [(2, True, True, True), (1, False, False, False), (3, True, False, False)],
+    every=3,
 )
 def test_projected_lstm(layers: int, bidirectional: bool, bias: bool, batch_first: bool) -> None:
     args = layer("lstm", layers, bidirectional, bias, batch_first, projected=2)

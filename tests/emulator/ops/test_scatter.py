@@ -98,7 +98,7 @@ def test_older_reductions() -> None:
     check("aten.scatter.value_reduce", X, 1, OFTEN, 2.0, reduce="multiply", grad=False)
 
 
-@cases("include_self", [True, False])
+@cases("include_self", [True, False], every=2)
 @cases("reduce", ["sum", "prod", "mean", "amax", "amin"])
 def test_scatter_reduce(reduce: str, include_self: bool) -> None:
     x, source = X.round(), randn(3, 6, 5).round()  # ties, and zeros beside them
@@ -108,12 +108,12 @@ def test_scatter_reduce(reduce: str, include_self: bool) -> None:
     check("aten.scatter_reduce.two", x, 1, OFTEN, source, reduce, include_self=include_self)
 
 
-@cases("reduce", ["prod", "mean", "amax"])
+@cases("reduce", ["prod", "mean", "amax"], every=2)
 def test_scatter_reduce_of_integers(reduce: str) -> None:
     check("aten.scatter_reduce.two", (X * 3).long(), 1, OFTEN, OFTEN, reduce)
 
 
-@cases("reduce", ["prod", "mean", "amin"])
+@cases("reduce", ["prod", "mean", "amin"], every=2)
 def test_index_reduce(reduce: str) -> None:
     check("aten.index_reduce.default", X, 1, T([0, 2, 0]), randn(3, 3, 5), reduce)
 
@@ -247,11 +247,9 @@ REDUCES = ("max", "min", "sum", "mean", "prod")
 @pytest.mark.parametrize(
     ("reduce", "initial"),
     [
-        *((reduce, None) for reduce in REDUCES),
-        *(
-            pytest.param(reduce, 0.5, marks=[] if reduce in ("max", "sum") else pytest.mark.slow)
-            for reduce in REDUCES
-        ),
+        pytest.param(reduce, initial, marks=[] if reduce in ("max", "sum") else pytest.mark.slow)
+        for initial in (None, 0.5)
+        for reduce in REDUCES
     ],
 )
 def test_segment_reduce(reduce: str, initial: float | None) -> None:

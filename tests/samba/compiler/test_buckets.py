@@ -168,7 +168,7 @@ def loaded(program: Program, model: nn.Module, data: tuple[Tensor, Tensor]) -> D
     [
         (sgd, True),
         (adamw, False),
-        (nadam, False),
+        pytest.param(nadam, False, marks=pytest.mark.slow),
         pytest.param(sgd, False, marks=pytest.mark.slow),
         pytest.param(adamw, True, marks=pytest.mark.slow),
     ],

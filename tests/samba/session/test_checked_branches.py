@@ -98,7 +98,7 @@ INF[1, 2] = float("inf")
     [
         (detr, {"x": INF}, 2, "o0"),
         (hubert, {"labels": BAD}, 1, "o1"),
-        (detr, {"x": INF}, 2, "o3"),
+        pytest.param(detr, {"x": INF}, 2, "o3", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_of_the_other_side_ends_with_its_line_and_changes_nothing(

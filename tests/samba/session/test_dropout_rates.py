@@ -145,17 +145,17 @@ def test_rates_of_attention_and_lstm_must_be_compiled(pefs):
         on_the_device(pefs, Attends, compiled=0.0, run=0.5)
 
 
-def test_the_rate_does_not_matter_for_inference(tmp_path):
-    for model in (Drops, Attends):
-        host = model(0.5)
-        inputs = torch.randn(5, 4), torch.randint(3, (5,))
-        config = {"output_folder": str(tmp_path), "inference": True}
-        pef = samba.session.compile(host, inputs, config_dict=config)
-        other = model(0.0)
-        samba.utils.trace_graph(other, inputs, pef=pef, config_dict=config)
-        assert samba.session.get_dropout_rate_argin_names() == []
-        _, out = samba.session.run(None, other.output_tensors)
-        close(out, other.eval()(*inputs)[1].detach())
+@pytest.mark.parametrize("model", [Drops, pytest.param(Attends, marks=pytest.mark.slow)])
+def test_the_rate_does_not_matter_for_inference(model, tmp_path):
+    host = model(0.5)
+    inputs = torch.randn(5, 4), torch.randint(3, (5,))
+    config = {"output_folder": str(tmp_path), "inference": True}
+    pef = samba.session.compile(host, inputs, config_dict=config)
+    other = model(0.0)
+    samba.utils.trace_graph(other, inputs, pef=pef, config_dict=config)
+    assert samba.session.get_dropout_rate_argin_names() == []
+    _, out = samba.session.run(None, other.output_tensors)
+    close(out, other.eval()(*inputs)[1].detach())
 
 
 # -- other ways to say it -------------------------------------------------------

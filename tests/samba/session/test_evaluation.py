@@ -29,7 +29,7 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(2, 4, 3, padding=1, bias=False)
         self.norm1 = nn.BatchNorm2d(4)
-        self.conv = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.conv = nn.Conv2d(4, 4, 1, bias=False)
         self.norm2 = nn.BatchNorm2d(4, momentum=0.3)
         self.drop = nn.Dropout(rate)
         self.head = nn.Linear(4, 3)
@@ -219,15 +219,16 @@ def test_a_checkpoint_that_is_loaded_counts(tmp_path):
 
 
 def test_state_that_forward_changes_in_evaluation_too_is_the_programs(tmp_path):
-    class Counting(ResNet):
+    class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.head = nn.Linear(50, 3)
             self.register_buffer("calls", torch.zeros(()))
 
         def forward(self, image, label):
             self.calls += 1
-            loss, out = super().forward(image, label)
-            return loss, out * self.calls
+            out = self.head(image.flatten(1))
+            return F.cross_entropy(out, label), out * self.calls
 
     scene = Scene(tmp_path, Counting())
     evaluate = samba.session.evaluator(scene.model)

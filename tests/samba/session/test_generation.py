@@ -15,7 +15,7 @@ import samba.utils as utils
 from samba.graph import FwdGraph
 from tests.samba.worlds import close
 
-WORDS, WIDTH, ROOM, PROMPTS, LAYERS = 20, 16, 8, (3,), 2
+WORDS, WIDTH, ROOM, PROMPTS, LAYERS = 20, 16, 8, (3,), 1
 
 Tensors = tuple[torch.Tensor, ...]
 

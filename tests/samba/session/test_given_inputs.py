@@ -207,13 +207,14 @@ def test_the_order_of_names_does_not_matter(tmp_path: Path) -> None:
     given = {"x": A, "y": B, "bias": A + 1}
     files = set()
     pef = ""
-    for number, order in enumerate(itertools.permutations(given)):
+    orders = list(itertools.permutations(given))[::2]
+    for number, order in enumerate(orders):
         inputs = {key: given[key] for key in order}
         folder = tmp_path / str(number)
         pef = samba.session.compile(model, inputs, None, config_dict={"output_folder": str(folder)})
         files.add(Path(pef).read_bytes())
     assert len(files) == 1
-    for order in itertools.permutations(given):
+    for order in orders:
         inputs = {key: given[key] for key in order}
         utils.trace_graph(model, inputs, None, pef=pef)
         close(run(model, inputs), model(**given)[0].detach())

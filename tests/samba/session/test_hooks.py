@@ -116,16 +116,11 @@ def prepared(model: Any) -> None:
 
 @pytest.mark.parametrize("levels", LEVELS, ids="-".join)
 def test_hooks_that_change_values_run(levels: tuple[str, ...], tmp_path, caplog):
-    follow_torch(hooked, tmp_path, levels, prepared)
+    follow_torch(hooked, tmp_path, levels, prepared, anew=len(levels) > 1)
     assert not deviations(caplog)
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # torch's own
-def test_hooks_of_the_whole_model_run(tmp_path):
-    follow_torch(Base, tmp_path, prepare=on_the_model)
-
-
-def test_hooks_of_all_modules_run(tmp_path):
+def test_hooks_of_the_whole_model_and_of_all_modules_run(tmp_path):
     handles = [
         register_module_forward_hook(lambda m, i, o: o * 1.5 if type(m) is nn.Tanh else None),
         register_module_full_backward_hook(
@@ -134,7 +129,7 @@ def test_hooks_of_all_modules_run(tmp_path):
     ]
     try:
         with pytest.warns(UserWarning, match="Full backward hook is firing"):  # torch's own
-            follow_torch(Base, tmp_path)
+            follow_torch(Base, tmp_path, prepare=on_the_model)
     finally:
         for handle in handles:
             handle.remove()

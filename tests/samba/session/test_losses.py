@@ -82,7 +82,10 @@ WORLDS = [
 ]
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+@pytest.mark.parametrize(
+    "world",
+    [pytest.param(w, id=w.name, marks=pytest.mark.slow if w.name == "gru" else ()) for w in WORLDS],
+)
 @covers("samba.session.compile(loss_indices)")
 def test_backpropagation_is_from_all_outputs(world, tmp_path, caplog, capsys):
     """Gradients are torch's for the sum of all outputs, in every step; which they are is said."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import textwrap
@@ -21,6 +22,7 @@ def test_without_a_program_there_is_none():
 
 
 def test_what_is_held(pefs):
+    gc.collect()  # evaluators of others
     scene = pefs.loaded(MLP)
     before = samba.session.memory()
     assert before.plans == () and "no plan has run yet" in str(before)

@@ -291,8 +291,8 @@ def by_section(scene):
     "config, ways",
     [
         ({"optim_level": "o0"}, [Scene.run, by_section]),
-        ({"optim_level": "o1"}, [Scene.run]),
-        ({"optim_level": "o3"}, [Scene.run, by_type]),
+        pytest.param({"optim_level": "o1"}, [Scene.run], marks=pytest.mark.slow),
+        pytest.param({"optim_level": "o3"}, [Scene.run, by_type], marks=pytest.mark.slow),
         ({"mapping": "spatial"}, [Scene.run, by_type]),
     ],
     ids=["o0", "o1", "o3", "spatial"],

@@ -66,7 +66,7 @@ class All(torch.nn.Module):
         return torch.stack(losses).sum(), *seen
 
 
-@pytest.mark.parametrize("kind", [Changing, Changed])
+@pytest.mark.parametrize("kind", [Changed, pytest.param(Changing, marks=pytest.mark.slow)])
 def test_copies_of_what_lies_otherwise_are_torchs(kind, tmp_path):
     make = lambda: All(kind, BY_STRIDES)  # noqa: E731
     assert train_both(make, {"x": COLUMNS}, tmp_path, steps=1) == (Outcome.EQUAL, "")
@@ -100,7 +100,7 @@ UNSAID: dict[str, See] = {
 }
 
 
-@pytest.mark.parametrize("kind", [Changing, Changed])
+@pytest.mark.parametrize("kind", [Changing, pytest.param(Changed, marks=pytest.mark.slow)])
 def test_views_that_do_not_say_so_are_torchs(kind, tmp_path):
     make = lambda: All(kind, UNSAID)  # noqa: E731
     assert train_both(make, {"x": ROWS}, tmp_path, steps=1) == (Outcome.EQUAL, "")

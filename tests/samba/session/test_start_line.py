@@ -18,6 +18,7 @@ import pytest
 from emulator.counters import Making, Source
 from samba.session.start_line import plan_text
 from tests.pages import without_sizes
+from tests.samba.session.test_timeline import events
 from tests.warm import finished, start
 
 APP = """
@@ -132,16 +133,8 @@ def test_a_run_says_what_was_traced_and_compiled_and_what_was_there(shown: dict[
     assert second.endswith("read from the cache in T") or first.endswith("no cache can keep")
 
 
-def test_elsewhere_nothing_is_added(folder: Path, shown: dict[str, str]) -> None:
-    command = [sys.executable, "net.py", "run", "--pef=out/net/net.pef", "-b", "4"]
-    done = finished(command, cwd=folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(
-        r"samba\.SambaParameter net__fc__weight containing:\ntensor\(\[\[.*\]\]\)\n", done.stdout
-    )
-
-
 def test_a_compile_says_how_to_run_what_it_wrote(folder: Path) -> None:
+    """Where there is no terminal, the run adds nothing but what is asked for."""
     line = "compile --output-folder o --pef-name a -b 4 --o1 --width=6 --inference"
     done = finished([sys.executable, "net.py", *line.split()], cwd=folder)
     assert without_sizes(done.stdout).splitlines()[-1] == (
@@ -149,7 +142,15 @@ def test_a_compile_says_how_to_run_what_it_wrote(folder: Path) -> None:
         f"Next: python net.py run -b 4 --width=6 --inference --pef={folder}/o/a/a.pef"
     )
     command = without_sizes(done.stdout).rpartition("Next: python ")[2].split()
-    assert finished([sys.executable, *command], cwd=folder).returncode == 0
+    done = finished([sys.executable, *command, "--timeline=t.json"], cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(
+        r"samba\.SambaParameter net__fc__weight containing:\ntensor\(\[\[.*\]\]\)\n"
+        r"timeline t\.json created: .*\n",
+        done.stdout,
+    )
+    runs = [event for event in events(folder / "t.json") if event["name"] == "session.run"]
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import samba
 from emulator.plans.kernel_trace import ProfilerInUse
 from samba.profiler import PROFILER
 from samba.support.timeline import NoTimeline, Timeline, Track
+from samba.utils.argparser import parse_app_args
 from tests.samba.worlds import Scene, World
 
 
@@ -218,6 +219,12 @@ def test_starting_and_stopping(tmp_path: Path) -> None:
         with pytest.raises(NoTimeline, match=r"a folder|cannot be made"):
             samba.session.start_timeline(path)
         assert PROFILER.timeline is None
+
+
+def test_kernels_of_no_timeline_are_refused(capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        parse_app_args(["run", "--pef=t.pef", "--timeline-kernels"])
+    assert "--timeline FILE" in capsys.readouterr().err
 
 
 def test_it_is_bounded_and_says_so(tmp_path: Path, caplog: Any, scene: Scene) -> None:

@@ -327,7 +327,9 @@ def grouped(model: Mlp) -> list[torch.optim.Optimizer]:
     ]
 
 
-@pytest.mark.parametrize("level", ["o0", "o1", "o3"])
+@pytest.mark.parametrize(
+    "level", ["o0", *(pytest.param(o, marks=pytest.mark.slow) for o in ("o1", "o3"))]
+)
 def test_groups_have_settings_of_their_own_under_every_policy(tmp_path, level):
     world = World(name="grouped", optimizer=grouped, config={"optim_level": level})
     scene = world.build()

@@ -89,7 +89,7 @@ def test_accumulation_over_sections_of_a_shared_weight(tmp_path):
 # -- gradient norm ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [0.05, 100.0])
+@pytest.mark.parametrize("limit", [0.05, pytest.param(100.0, marks=pytest.mark.slow)])
 def test_max_grad_norm(tmp_path, limit):
     world = World(
         name="clipped",
@@ -123,7 +123,13 @@ def test_gradnorm_equals_clip_grad_norm(tmp_path):
     close(samba.session.get_tensors_by_name(["adamw0__grad_norm"])[0], norm)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e25], ids=["small", "beyond float32"])
+@pytest.mark.parametrize(
+    "scale",
+    [
+        pytest.param(1.0, id="small", marks=pytest.mark.slow),
+        pytest.param(1e25, id="beyond float32"),
+    ],
+)
 def test_float64_gradients_are_clipped_in_float64(tmp_path, scale):
     class Wide(nn.Module):
         def __init__(self) -> None:
@@ -287,7 +293,10 @@ def test_a_model_without_parameters(tmp_path):
 # -- dtypes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int16, *(pytest.param(d, marks=pytest.mark.slow) for d in (torch.int32, torch.int64))],
+)
 def test_labels_of_any_integer_type(tmp_path, dtype):
     def inputs():
         return {"x": features()["x"], "y": features()["y"].to(dtype)}
@@ -404,7 +413,13 @@ def test_a_second_backward_pass_is_told_once(tmp_path, caplog):
     assert deviations(caplog) == ["replaced-gradients"]
 
 
-@pytest.mark.parametrize("config", [{}, ACCUMULATING], ids=["plain", "accumulating"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param(ACCUMULATING, id="accumulating", marks=pytest.mark.slow),
+    ],
+)
 def test_usual_steps_are_not_told(tmp_path, caplog, config):
     scene = loaded(World(name="usual", config={"optim_level": "o0", **config}), tmp_path)
     calls = samba.session.program.schedules[0].calls

@@ -130,19 +130,14 @@ class Recomputed(Pair):
         return checkpoint(lambda z: self.first(z).tanh(), x, use_reentrant=False)
 
 
-MODELS = [
-    *(Block, Decorated, InPlaceInside, Nested, Switched, Straight),
-    *(WrittenAfterwards, DetachedAndWritten, CastToItsOwnType, DetachedInPlace),
-    *(Statistics, Recomputed),
-]
+MODELS = (InPlaceInside, Nested, Switched, Straight, WrittenAfterwards, DetachedInPlace, Statistics)
+OTHERS = (Block, Decorated, DetachedAndWritten, CastToItsOwnType, Recomputed)
 
 
-def all_of_them() -> Together:
-    return Together({model.__name__: model() for model in MODELS})
-
-
-def test_gradients_pass_where_torch_lets_them_pass(tmp_path):
-    scene = World(name="without", model=all_of_them).build()
+@pytest.mark.parametrize("models", [MODELS, pytest.param(OTHERS, marks=pytest.mark.slow)])
+def test_gradients_pass_where_torch_lets_them_pass(models, tmp_path):
+    make = lambda: Together({model.__name__: model() for model in models})  # noqa: E731
+    scene = World(name="without", model=make).build()
     scene.compile(tmp_path)
     scene.trace()
     for _ in range(3):

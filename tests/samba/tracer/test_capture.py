@@ -231,8 +231,15 @@ def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
     assert "5 operation(s)" in str(info.value)
 
 
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
-@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "antialias"),
+    [
+        ("bilinear", True),
+        ("bicubic", False),
+        pytest.param("bilinear", False, marks=pytest.mark.slow),
+        pytest.param("bicubic", True, marks=pytest.mark.slow),
+    ],
+)
 def test_bytes_that_torch_interpolates_in_fixed_point_are_refused(
     mode: str, antialias: bool
 ) -> None:

@@ -324,7 +324,8 @@ class Named(Layer):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        *[(lambda k=k: EveryFew(k), "n") for k in (1, 2, 3, 7, 1000)],
+        *[(lambda k=k: EveryFew(k), "n") for k in (2, 1000)],
+        *[pytest.param(lambda k=k: EveryFew(k), "n", marks=pytest.mark.slow) for k in (1, 3, 7)],
         *[(OfASlot, "state.n"), (OfADefault, "log"), (Looks, "last"), (Twice, "n"), (Named, "n")],
     ],
 )

@@ -87,7 +87,9 @@ def routed(chosen: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(3, 8), torch.rand(3, 2), torch.tensor(chosen)
 
 
-@pytest.mark.parametrize("kind", ["add", "list", pytest.param("put", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["add", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("list", "put"))]
+)
 def test_a_loop_over_the_experts_that_were_hit(kind: str) -> None:
     """The third batch hits what is none, the second leaves experts out."""
     batches = [[[0, 1], [1, 2], [2, 0]], [[1, 2], [2, 1], [1, 2]], [[3, 3], [3, 2], [2, 3]]]
@@ -127,7 +129,13 @@ class Selected(nn.Module):
                 return out.index_put((rows[:, 0], rows[:, 1]), x[rows[:, 0], rows[:, 1]], True)
 
 
-KINDS = ["sum", "mean", "mean of columns", "masked_select", "write back", "add back", "nonzero"]
+KINDS = [
+    *("sum", "mean", "write back", "add back"),
+    *(
+        pytest.param(kind, marks=pytest.mark.slow)
+        for kind in ("mean of columns", "masked_select", "nonzero")
+    ),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -217,7 +225,13 @@ class Escaping(nn.Module):
         return torch.stack(parts) if parts else out
 
 
-@pytest.mark.parametrize("kind", ["sum", "list", "last", "left", "counted", "state"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("list", "left", "counted", "state"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("sum", "last")),
+    ],
+)
 def test_a_loop_may_only_write(kind: str) -> None:
     model = Escaping(kind)
     given = collect_inputs(model, torch.randn(5, 3))

@@ -75,8 +75,19 @@ TRACED: dict[str, Callable[[Tensor], Any]] = {
     "torch's own kernel": lambda x: F.softshrink(x),
 }
 
+SLOW = (
+    *("the same reshape twice", "parts that are results", "a cast to the same type"),
+    *("many results", "attention", "a constant", "torch's own kernel"),
+)
 
-@pytest.mark.parametrize("what", [*UNTRACED, *TRACED])
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=[pytest.mark.slow] if what in SLOW else [])
+        for what in (*UNTRACED, *TRACED)
+    ],
+)
 def test_the_functional_form_is_torchs(what: str) -> None:
     program = export({**UNTRACED, **TRACED}[what])
     want = program.run_decompositions({})

@@ -216,7 +216,10 @@ LABELS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int32, *(pytest.param(d, marks=pytest.mark.slow) for d in (torch.int16, torch.int8))],
+)
 @pytest.mark.parametrize("function", LABELS)
 def test_narrow_labels_are_told(caplog, function, dtype):
     loss = LABELS[function]

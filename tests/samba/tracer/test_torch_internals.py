@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from pef_schema.program import Role
 from samba.session import SambaSession
 from samba.support.tracing import is_tracing, tracing
 from samba.tracer.reference import run_reference
-from tests.processes import came, finished
+from tests.processes import came
 from tests.tracing import trace
 
 TRACER = Path(internals.__file__).parent
@@ -81,15 +80,6 @@ def test_no_other_file_names_what_is_private_to_torch() -> None:
 def test_the_search_bites(line: str) -> None:
     assert private_names(line)
     assert private_names((TRACER / "torch_internals.py").read_text())
-
-
-def test_the_tracer_loads_no_exporter_before_it_traces() -> None:
-    """Torch's exporter takes a second to load, which no import should."""
-    code = (
-        "import sys, samba.tracer.capture, samba.tracer.trace_cache\n"
-        "assert 'torch._dynamo' not in sys.modules and 'jax' not in sys.modules"
-    )
-    finished([sys.executable, "-c", code], check=True)
 
 
 # -- two threads that trace ------------------------------------------------------------

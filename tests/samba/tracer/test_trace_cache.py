@@ -123,7 +123,15 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
+SLOW = (
+    *("an entry of a dict", "an entry of a set", "a sign", "an attribute more"),
+    *("another constant", "another buffer"),
+)
+
+
+@pytest.mark.parametrize(
+    "what", [pytest.param(w, marks=[pytest.mark.slow] if w in SLOW else []) for w in CHANGES]
+)
 def test_a_changed_model_is_traced_again(what: str, traces: list[Any]) -> None:
     model = Net()
     compiled(model)

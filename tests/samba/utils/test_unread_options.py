@@ -78,13 +78,20 @@ def test_what_the_pef_says_anyway_is_not_told(app) -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    ["args.epochs", "vars(args)['epochs']", "getattr(args, 'epochs', 1)", "dict(vars(args))"],
+    [
+        "args.epochs",
+        "dict(vars(args))",
+        pytest.param("vars(args)['epochs']", marks=pytest.mark.slow),
+        pytest.param("getattr(args, 'epochs', 1)", marks=pytest.mark.slow),
+    ],
 )
 def test_what_the_app_reads_is_not_told(app, rest: str) -> None:
     assert told(app("run -p net.pef --epochs 2", rest)) == []
 
 
-@pytest.mark.parametrize("rest", ["print(args)", "'epochs' in args"])
+@pytest.mark.parametrize(
+    "rest", ["print(args)", pytest.param("'epochs' in args", marks=pytest.mark.slow)]
+)
 def test_to_print_is_not_to_read(app, rest: str) -> None:
     assert told(app("run -p net.pef --epochs 2", rest)) == ["nothing has read --epochs"]
 

@@ -20,6 +20,8 @@ from emulator.plans.xla_options import xla_options
 
 pytestmark = pytest.mark.usefixtures("fusion_emitters")
 
+FEWER = settings().max_examples // 3
+"""Each is compiled."""
 SIZE = 16
 X = np.random.default_rng(0).uniform(0.5, 1.5, (SIZE, SIZE)).astype(np.float32)
 
@@ -60,7 +62,7 @@ def running(nodes: Sequence[Node]) -> Callable[[jax.Array], Any]:
     return run
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=FEWER)
 @given(programs)
 @example([(9, 2, 2), (3, 2, 4), (9, 2, 2), (10, 3, 1), (0, 1, 0), (2, 1, 3), (8, 4, 2)])
 def test_no_value_is_computed_in_three_kernels(nodes: list[Node]) -> None:
@@ -71,7 +73,7 @@ def test_no_value_is_computed_in_three_kernels(nodes: list[Node]) -> None:
     assert made.most <= 2, made.which
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=FEWER)
 @given(programs)
 def test_each_operation_gives_the_same_bits(nodes: list[Node]) -> None:
     traced: Any = jax.make_jaxpr(running(nodes))(X)

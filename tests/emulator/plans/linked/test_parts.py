@@ -173,6 +173,13 @@ def test_what_has_no_equal_layers_stays_whole(depth: int) -> None:
     assert parts_of(traced.jaxpr, 0) is None
 
 
+def test_few_layers_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = jax.jit(tower(8)).trace(*arrays_of(8)).jaxpr
+    assert parts_of(traced, 8) is not None
+    monkeypatch.setattr(parts, "LEAST_SPARED", 10**6)
+    assert parts_of(traced, 8) is None
+
+
 def test_a_plan_with_effects_stays_whole() -> None:
     def function(*arrays: Any) -> Any:
         jax.debug.print("{}", arrays[0][0, 0])
@@ -212,7 +219,7 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
     assert out == "True {1}\n"
 
 
-BLOCKS = 12
+BLOCKS = 8
 
 
 @pytest.fixture(scope="module")
@@ -255,38 +262,28 @@ def test_steps_leave_what_steps_of_the_whole_leave(model: Tower, program: Progra
             np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize(("good", "error"), [(0, PlanError), (-1, LostMemory)])
 def test_a_part_that_fails_tells_what_was_consumed_before(
-    model: Tower,
-    program: Program,
-    monkeypatch: pytest.MonkeyPatch,
-    good: int,
-    error: type[Exception],
+    model: Tower, program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = compiling.direct_call, []
-    monkeypatch.setattr(compiling, "direct_call", lambda c: calls.append(c) or real(c))
-    device_of(program, model).plan(all_steps(program))
-    fails = range(len(calls))[good]
-    calls.clear()
+    real, calls, fails = compiling.direct_call, [], set[int]()
 
     def failing(compiled: object) -> Callable[..., object]:
+        number = len(calls)
         calls.append(compiled)
-        return fail if len(calls) == fails + 1 else real(compiled)
+        run = real(compiled)
+        return lambda *arrays: fail() if number in fails else run(*arrays)
 
-    def fail(*arrays: object) -> object:
+    def fail() -> object:
         raise RuntimeError("INTERNAL: no")
 
     monkeypatch.setattr(compiling, "direct_call", failing)
     device = device_of(program, model)
-    with pytest.raises(error):
-        device.run(device.plan(all_steps(program)))
-
-
-def test_few_layers_stay_whole(
-    model: Tower, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts, "LEAST_SPARED", 10**6)
-    assert len(device_of(program, model).plan(all_steps(program)).executables) == 1
+    plan = device.plan(all_steps(program))
+    for good, error in ((0, PlanError), (-1, LostMemory)):
+        fails.clear()
+        fails.add(range(len(calls))[good])
+        with pytest.raises(error):
+            device.run(plan)
 
 
 @given(
