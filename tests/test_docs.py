@@ -205,6 +205,7 @@ def test_the_script_of_the_page(tmp_path: Path) -> None:
     assert rights[-1] > 85
 
 
+@pytest.mark.slow
 def test_the_scripts_of_the_page_on_following(tmp_path: Path) -> None:
     """The tutorial's script as it stands, with an option more, and one that reads the lines."""
     text = page("follow.md")

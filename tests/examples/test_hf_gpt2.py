@@ -36,6 +36,7 @@ def run(example: ModuleType, *more: str) -> None:
     call(example, "run", "--pef=out/x/x.pef", *SMALL, *SHORT, *more)
 
 
+@pytest.mark.slow
 def test_it_trains_evaluates_and_writes_a_checkpoint(example, capsys):
     samba.session.follow("log", tensorboard=False)
     run(example, "--checkpoint=last.pt", "--stop-after=1")
