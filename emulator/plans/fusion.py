@@ -277,12 +277,14 @@ class _Rewriting:
     def _with_calls(self, function: ClosedJaxpr) -> ClosedJaxpr:
         jaxpr = function.jaxpr
         flat = flattened(jaxpr, self._forms, whole=True)
+        chosen = made_in_memory(flat)
         tables: dict[Any, Any] = {}
         if self._sharing:
             self._sharing = False  # functions within run many times as it is
-            shared = with_shared_kernels(flat, jaxpr.invars, self._forms)
-            flat, tables = shared.flat, shared.tables
-        chosen = made_in_memory(flat)
+            shared = with_shared_kernels(flat, jaxpr.invars, self._forms, chosen)
+            if shared.flat is not flat:
+                flat, tables = shared.flat, shared.tables
+                chosen = made_in_memory(flat)
         once: dict[Any, Any] = {}
         eqns = [*{id(eqn): eqn for eqn, _ in flat.sources.values()}.values()]
         for eqn in flat.eqns:

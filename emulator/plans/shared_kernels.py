@@ -7,7 +7,7 @@ numbers become values that are read while the program runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,12 +17,14 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from emulator.kernels.unfused import in_memory
-from emulator.plans.traced import FlatPlan, Forms
+from emulator.plans.fused_operations import Fusing, fusing_of
+from emulator.plans.traced import FlatPlan, Forms, variables
 
 __all__ = ["LEAST_SHARING", "Shared", "with_shared_kernels"]
 
-LEAST_SHARING = 16
-"""Fewer operations keep their numbers: to have each while the program runs takes a microsecond."""
+LEAST_SHARING = 24
+"""Fewer operations keep their numbers: to have each while the program runs takes a microsecond.
+It is more than ``emulator.kernels.folding.GROUP``, in which sums are made."""
 
 _ON_NUMBERS = frozenset(
     {
@@ -61,16 +63,20 @@ class _Numbered:
     numbers: tuple[int, ...] | tuple[bytes, ...]
 
 
-def with_shared_kernels(flat: FlatPlan, arguments: Sequence[Any], forms: Forms) -> Shared:
+def with_shared_kernels(
+    flat: FlatPlan, arguments: Sequence[Any], forms: Forms, in_memory: Container[Any]
+) -> Shared:
     """Turn numbers in which many operations differ into values.
 
     The operations are slices of one array that begin elsewhere, and operations of one form on
-    numbers. What is computed does not change. Slices of joined arrays stay: XLA reads the parts.
+    numbers. What is computed does not change. Slices of joined arrays stay, since XLA reads what
+    was joined, and so do operations that are parts of few kernels, as of one sum.
 
     Args:
         flat: A plan for one chip.
         arguments: What it takes.
         forms: Numbers of operations.
+        in_memory: Values that are made in memory though XLA could fuse them.
 
     Returns:
         The plan; the same one where too few operations would share a kernel.
@@ -86,13 +92,43 @@ def with_shared_kernels(flat: FlatPlan, arguments: Sequence[Any], forms: Forms) 
         kind, numbers = _numbers_of(eqn, form)
         if numbers and (eqn.primitive.name != "slice" or eqn.invars[0] not in known):
             groups.setdefault(kind, []).append(_Numbered(eqn=eqn, numbers=numbers))
+    kernels = _Kernels(flat, in_memory)
     large = [
-        group for group in groups.values() if len({one.numbers for one in group}) >= LEAST_SHARING
+        group
+        for group in groups.values()
+        if len({one.numbers for one in group}) >= LEAST_SHARING
+        and len({kernels.of(one.eqn) for one in group}) >= LEAST_SHARING
     ]
     argument = next((v for v in arguments if _holds_numbers(v.aval)), None)
     if not large or argument is None:
         return Shared(flat=flat, tables={})
     return _Sharing(flat, argument).shared(large, forms)
+
+
+class _Kernels:
+    """With which operations XLA fuses others, about: one that several kernels make is in the first.
+
+    Args:
+        flat: A plan.
+        in_memory: Values that are made in memory though XLA could fuse them.
+    """
+
+    def __init__(self, flat: FlatPlan, in_memory: Container[Any]) -> None:
+        alone = [eqn for eqn in flat.eqns if fusing_of(eqn) is Fusing.ALONE]
+        written = {*variables(flat.results), *[v for eqn in alone for v in variables(eqn.invars)]}
+        made = {v for eqn in flat.eqns for v in eqn.outvars if v not in in_memory} - written
+        self._reader: dict[Any, Any] = {}
+        for eqn in flat.eqns:
+            for v in made.intersection(variables(eqn.invars)):
+                self._reader.setdefault(v, eqn.outvars[0])
+
+    def of(self, eqn: Any) -> Any:
+        """What operations of one kernel have in common: the value that it writes."""
+        path = [eqn.outvars[0]]
+        while path[-1] in self._reader:
+            path.append(self._reader[path[-1]])
+        self._reader.update(dict.fromkeys(path[:-1], path[-1]))
+        return path[-1]
 
 
 def _with_parts(flat: FlatPlan, forms: Forms) -> FlatPlan:

@@ -123,10 +123,11 @@ def test_numbers_keep_their_bits(values: Sequence[float]) -> None:
     [
         (lambda x: [x[:, t] for t in range(LEAST_SHARING - 1)], [X]),
         (lambda x: [jnp.concatenate([x, x])[:, t] for t in range(MANY)], [X]),
+        (lambda x: [x[:, t : t + 1] + x[:, t + 1 : t + 2] for t in range(0, MANY, 2)], [X]),
         (lambda x: [x[:, t] for t in range(MANY)], [X > 0]),
         (lambda x: [x[:, 0] * 3.0 + t % 2 for t in range(MANY)], [X]),
     ],
-    ids=["few", "joined", "no argument with numbers", "two numbers"],
+    ids=["few", "joined before", "joined after", "no argument with numbers", "two numbers"],
 )
 def test_others_stay(function: Function, arrays: Sequence[Any]) -> None:
     changed = planned(jax.make_jaxpr(function)(*arrays))
