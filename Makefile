@@ -6,7 +6,8 @@
 #   make fuzz      damaged files and drawn arguments; finds go to out/fuzz; MINUTES=n for less
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
-#   make types     static types; those of the tests are looked at by make test-all
+#   make types     static types
+#   make types-of-tests  those of the tests; make test-all looks at them, too
 #   make docs      the documentation as a site, in out/site
 #   make pictures  the pictures of the documentation; needs chromium
 #   make wheel     build the wheel and try it outside the tree

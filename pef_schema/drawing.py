@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["Drawing", "drawn", "provide_drawing"]
+__all__ = ["Drawable", "Drawing", "drawn", "provide_drawing"]
 
 
 class Drawing(Protocol):
@@ -41,3 +41,13 @@ def drawn(program: Any, rows: Sequence[tuple[str, str]] = ()) -> str | None:
         rows: What else there is to say: a name and a text each.
     """
     return _provided[0](program, rows) if _provided else None
+
+
+class Drawable:
+    """A program that notebooks draw."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows; None for the text, where nobody draws programs."""
+        return drawn(self)

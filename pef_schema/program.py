@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pef_schema.drawing import drawn
+from pef_schema.drawing import Drawable
 
 
 class DType(enum.IntEnum):
@@ -65,18 +65,10 @@ class DType(enum.IntEnum):
 
 
 _ITEMSIZE = {
-    DType.BOOL: 1,
-    DType.UINT8: 1,
-    DType.INT8: 1,
-    DType.INT16: 2,
-    DType.INT32: 4,
-    DType.INT64: 8,
-    DType.FLOAT16: 2,
-    DType.BFLOAT16: 2,
-    DType.FLOAT32: 4,
-    DType.FLOAT64: 8,
-    DType.UINT32: 4,
-    DType.COMPLEX64: 8,
+    **dict.fromkeys((DType.BOOL, DType.UINT8, DType.INT8), 1),
+    **dict.fromkeys((DType.INT16, DType.FLOAT16, DType.BFLOAT16), 2),
+    **dict.fromkeys((DType.INT32, DType.FLOAT32, DType.UINT32), 4),
+    **dict.fromkeys((DType.INT64, DType.FLOAT64, DType.COMPLEX64), 8),
     DType.COMPLEX128: 16,
 }
 _FLOATING = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
@@ -475,7 +467,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class Program(Drawable):
     """Everything a PEF says.
 
     Args:
@@ -500,7 +492,3 @@ class Program:
     schedules: tuple[Schedule, ...]
     segments: tuple[bytes, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, str], ...] = ()
-
-    def _repr_html_(self) -> str | None:
-        """What a notebook shows; None for the text, where only this package is loaded."""
-        return drawn(self)

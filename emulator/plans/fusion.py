@@ -194,15 +194,16 @@ class _Planner:
 
     def _found_cuts(self) -> set[Any]:
         """Values without which a kernel would read too many others."""
-        operands: dict[Any, int] = dict.fromkeys(self._sources, 0)
+        operands: dict[Any, frozenset[Any]] = dict.fromkeys(self._sources, frozenset())
         found: set[Any] = set()
         for eqn, fusing in self._steps:
             if fusing is Fusing.READER and len(eqn.outvars) == 1:
-                count = sum(operands.get(v, 1) for v in variables(eqn.invars))
-                if count > _MOST_OPERANDS:
+                reads = [operands.get(v, {v}) for v in variables(eqn.invars)]
+                read = frozenset[Any]().union(*reads)
+                if len(read) > _MOST_OPERANDS:
                     found.update(eqn.outvars)
                 else:
-                    operands[eqn.outvars[0]] = count
+                    operands[eqn.outvars[0]] = read
         return found
 
     def _own_kernel(self) -> _Kernels:
