@@ -11,7 +11,7 @@ from typing import Any
 
 from emulator.plans.traced import functions_in
 
-__all__ = ["Fusing", "fusing_of", "is_partial", "is_turning", "may_turn", "weight_of"]
+__all__ = ["Fusing", "fusing_of", "is_joining", "is_partial", "is_turning", "may_turn", "weight_of"]
 
 _HEAVY, _MIDDLE, _LIGHT = 16, 3, 1
 """Weights of an exponential, of a division or a choice between places, and of an addition."""
@@ -127,6 +127,11 @@ def is_partial(eqn: Any) -> bool:
     return eqn.primitive.name in _CUTTING
 
 
+def is_joining(eqn: Any) -> bool:
+    """Whether an operation puts arrays into one."""
+    return eqn.primitive.name in _JOINING
+
+
 def is_turning(eqn: Any) -> bool:
     """Whether an operation makes rows of columns, so that one of both is read with gaps."""
     if eqn.primitive.name != "transpose":
@@ -162,7 +167,7 @@ def _is_reshape(eqn: Any) -> bool:
 
 def _is_alone(eqn: Any) -> bool:
     name = eqn.primitive.name
-    if name in _JOINING:
+    if is_joining(eqn):
         return len(eqn.invars) > _MOST_JOINED
     if name == "dot_general":  # a sum of one product is a product
         (contracted, _), _ = eqn.params["dimension_numbers"]

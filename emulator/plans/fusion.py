@@ -46,8 +46,8 @@ _MANY = 8
 """Of so many kernels it does not matter how many more there are."""
 
 _MOST_OPERANDS = 32
-"""Values in memory that one kernel reads at most, where it is a long sum: LLVM takes seconds for a
-kernel that reads hundreds, and those of the parts of a sum are equal."""
+"""How many values in memory one kernel reads at most. LLVM takes seconds for a kernel that reads
+hundreds, as a long sum does; the parts of a sum share a kernel."""
 
 _Kernels = frozenset[int]
 """The kernels that want a value."""
@@ -254,34 +254,32 @@ def planned(traced: ClosedJaxpr, *, sharing: bool = True) -> ClosedJaxpr:
         >>> [eqn.primitive.name for eqn in found.jaxpr.eqns]
         ['cos', 'jit', 'reduce_sum', 'reduce_max']
     """
-    return _Rewriting(sharing=sharing).changed(traced)
+    return _Rewriting().changed(traced, sharing=sharing)
 
 
 class _Rewriting:
-    def __init__(self, *, sharing: bool) -> None:
-        self._sharing = sharing
+    def __init__(self) -> None:
         self._forms = Forms()
         self._functions: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}
         self._calls: dict[Any, Any] = {}
 
-    def changed(self, function: ClosedJaxpr) -> ClosedJaxpr:
+    def changed(self, function: ClosedJaxpr, *, sharing: bool = False) -> ClosedJaxpr:
         """A function with its values made once; the same one again for the same one."""
         found = self._functions.get(id(function))
         if found is None:
             jaxpr = function.jaxpr
             made = function
             if not jaxpr.effects:
-                made = self._with_calls(function)
+                made = self._with_calls(function, sharing=sharing)
             found = self._functions[id(function)] = function, made
         return found[1]
 
-    def _with_calls(self, function: ClosedJaxpr) -> ClosedJaxpr:
+    def _with_calls(self, function: ClosedJaxpr, *, sharing: bool) -> ClosedJaxpr:
         jaxpr = function.jaxpr
         flat = flattened(jaxpr, self._forms, whole=True)
         chosen = made_in_memory(flat)
         tables: dict[Any, Any] = {}
-        if self._sharing:
-            self._sharing = False  # functions within run many times as it is
+        if sharing:
             shared = with_shared_kernels(flat, jaxpr.invars, self._forms, chosen)
             if shared.flat is not flat:
                 flat, tables = shared.flat, shared.tables

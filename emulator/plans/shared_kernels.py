@@ -17,14 +17,14 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, Var
 
 from emulator.kernels.unfused import in_memory
-from emulator.plans.fused_operations import Fusing, fusing_of
+from emulator.plans.fused_operations import Fusing, fusing_of, is_joining
 from emulator.plans.traced import FlatPlan, Forms, variables
 
 __all__ = ["LEAST_SHARING", "Shared", "with_shared_kernels"]
 
 LEAST_SHARING = 24
-"""Fewer operations keep their numbers: to have each while the program runs takes a microsecond.
-It is more than ``emulator.kernels.folding.GROUP``, in which sums are made."""
+"""Fewer operations keep their numbers: a kernel of a microsecond makes each of them in every run.
+The limit is above ``emulator.kernels.folding.GROUP``: a sum is made of so many slices."""
 
 _ON_NUMBERS = frozenset(
     {
@@ -33,8 +33,6 @@ _ON_NUMBERS = frozenset(
     }
 )
 """Operations whose operands may be numbers that the program holds."""
-
-_JOINING = frozenset({"concatenate", "stack"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ class _Numbered:
 
 
 def with_shared_kernels(
-    flat: FlatPlan, arguments: Sequence[Any], forms: Forms, in_memory: Container[Any]
+    flat: FlatPlan, arguments: Sequence[Any], forms: Forms, made_once: Container[Any]
 ) -> Shared:
     """Turn numbers in which many operations differ into values.
 
@@ -76,23 +74,20 @@ def with_shared_kernels(
         flat: A plan for one chip.
         arguments: What it takes.
         forms: Numbers of operations.
-        in_memory: Values that are made in memory though XLA could fuse them.
+        made_once: Values that are made in memory though XLA could fuse them.
 
     Returns:
         The plan; the same one where too few operations would share a kernel.
     """
-    flat = _with_parts(flat, forms)
+    divided = _with_parts(flat, forms)
     groups: dict[Hashable, list[_Numbered]] = {}
     sources = {id(eqn): (eqn, form) for eqn, form in flat.sources.values()}
-    known = {
-        *flat.sources,
-        *[v for e in flat.eqns if e.primitive.name in _JOINING for v in e.outvars],
-    }
-    for eqn, form in (*sources.values(), *zip(flat.eqns, flat.forms, strict=True)):
+    known = {*flat.sources, *[v for eqn in flat.eqns if is_joining(eqn) for v in eqn.outvars]}
+    for eqn, form in (*sources.values(), *zip(divided.eqns, divided.forms, strict=True)):
         kind, numbers = _numbers_of(eqn, form)
         if numbers and (eqn.primitive.name != "slice" or eqn.invars[0] not in known):
             groups.setdefault(kind, []).append(_Numbered(eqn=eqn, numbers=numbers))
-    kernels = _Kernels(flat, in_memory)
+    kernels = _Kernels(divided, made_once)
     large = [
         group
         for group in groups.values()
@@ -102,21 +97,21 @@ def with_shared_kernels(
     argument = next((v for v in arguments if _holds_numbers(v.aval)), None)
     if not large or argument is None:
         return Shared(flat=flat, tables={})
-    return _Sharing(flat, argument).shared(large, forms)
+    return _Sharing(divided, argument).shared(large, forms)
 
 
 class _Kernels:
-    """With which operations XLA fuses others, about: one that several kernels make is in the first.
+    """An estimate of which operations are one kernel; the first of several counts for a value.
 
     Args:
         flat: A plan.
-        in_memory: Values that are made in memory though XLA could fuse them.
+        made_once: Values that are made in memory though XLA could fuse them.
     """
 
-    def __init__(self, flat: FlatPlan, in_memory: Container[Any]) -> None:
+    def __init__(self, flat: FlatPlan, made_once: Container[Any]) -> None:
         alone = [eqn for eqn in flat.eqns if fusing_of(eqn) is Fusing.ALONE]
         written = {*variables(flat.results), *[v for eqn in alone for v in variables(eqn.invars)]}
-        made = {v for eqn in flat.eqns for v in eqn.outvars if v not in in_memory} - written
+        made = {v for eqn in flat.eqns for v in eqn.outvars if v not in made_once} - written
         self._reader: dict[Any, Any] = {}
         for eqn in flat.eqns:
             for v in made.intersection(variables(eqn.invars)):

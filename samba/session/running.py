@@ -501,10 +501,7 @@ class Runner:
         Args:
             request: The call.
         """
-        return self._resolve_steps(SectionRequest(*request.sections))
-
-    def _resolve_steps(self, sections: SectionRequest) -> StepKey:
-        key = self._chooser.settled(sections)
+        key = self._chooser.settled(SectionRequest(*request.sections))
         steps = self._choices.get(key)
         if steps is None:
             choice = self._chooser.choose(key)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from sys import modules
 from typing import Any, Protocol, TextIO
 
 from pef_schema.printable import one_line
@@ -125,7 +124,7 @@ class NotebookLine:
 
 def _notebook() -> Any:
     """IPython's module ``display`` in the kernel of a notebook, else None."""
-    ask = getattr(modules.get("IPython"), "get_ipython", None)
+    ask = getattr(sys.modules.get("IPython"), "get_ipython", None)
     kernel = getattr(ask(), "kernel", None) if callable(ask) else None
     return None if kernel is None else importlib.import_module("IPython.display")
 

@@ -29,7 +29,9 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     stream = Terminal()  # pytest puts its own in place of sys.stderr when the test starts
-    monkeypatch.setattr("samba.support.progress.sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(
+        "samba.support.progress.sys", SimpleNamespace(stderr=stream, modules=sys.modules)
+    )
     return stream
 
 
@@ -115,7 +117,9 @@ def test_tqdm_is_used_where_it_is_installed(
 def test_nothing_is_shown_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     for error in (stream, None):
-        monkeypatch.setattr("samba.support.progress.sys", SimpleNamespace(stderr=error))
+        monkeypatch.setattr(
+            "samba.support.progress.sys", SimpleNamespace(stderr=error, modules=sys.modules)
+        )
         assert counted("runs", 3) == range(3)
         with stages("compile net", "tracing") as stage:
             stage.start("tracing")

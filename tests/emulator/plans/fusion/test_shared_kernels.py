@@ -134,6 +134,11 @@ def test_others_stay(function: Function, arrays: Sequence[Any]) -> None:
     assert not any(e.primitive.name in ("clamp", "dynamic_slice") for e in changed.jaxpr.eqns)
 
 
+def test_a_split_stays_where_nothing_is_shared() -> None:
+    changed = planned(jax.make_jaxpr(lambda x: jnp.split(x, MANY, axis=1))(X > 0))
+    assert [e.primitive.name for e in changed.jaxpr.eqns] == ["split"]
+
+
 def test_arrays_that_are_divided_among_chips_are_sliced_as_they_are() -> None:
     changed = planned(jax.make_jaxpr(columns)(X), sharing=False)
     assert not any(e.primitive.name in ("clamp", "dynamic_slice") for e in changed.jaxpr.eqns)
