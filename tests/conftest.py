@@ -23,7 +23,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", FAST_XLA)
 
 # No test writes into the cache of whoever runs it, and none finds what an earlier run left there.
-os.environ["EMULATOR_CACHE"] = "0"
+# TEST_CACHE names a folder for a run with kept executables, plans and traces.
+os.environ["EMULATOR_CACHE"] = os.environ.get("TEST_CACHE", "0")
 
 # Shared machines are slow at times, and a failure must come again when asked for.
 settings.register_profile(

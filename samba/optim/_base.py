@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from samba.errors import ArgumentError, NotLoaded
+from samba.support.late_compiler import late_compiler
 from samba.tensor.device_memory import DeviceTensors, visible_memory
 
 _SETTINGS = ("argin_region_name", "max_grad_norm", "fp32_params")
@@ -39,7 +40,8 @@ class DeviceSettings(torch.optim.Optimizer):
         """
         settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
         rest = {n: v for n, v in arguments.items() if n not in (*_SETTINGS, "self", "__class__")}
-        super().__init__(**rest)
+        with late_compiler():
+            super().__init__(**rest)
         largest = settings.get("max_grad_norm")
         if largest is not None and not (0.0 < largest < math.inf):
             raise ArgumentError(
@@ -48,6 +50,38 @@ class DeviceSettings(torch.optim.Optimizer):
                 wanted="a positive finite number, or None for no clipping",
             )
         vars(self).update(settings)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, as torch's optimizers do.
+
+        Args:
+            param_group: Its parameters and options.
+        """
+        with late_compiler():
+            super().add_param_group(param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Resets the gradients of all parameters on the host.
+
+        Args:
+            set_to_none: Whether to None, else to zeros.
+        """
+        with late_compiler():
+            super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state on the host, as torch's optimizers give it."""
+        with late_compiler():
+            return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the state on the host from a dict, as torch's optimizers do.
+
+        Args:
+            state_dict: What :meth:`state_dict` gave.
+        """
+        with late_compiler():
+            super().load_state_dict(state_dict)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters on the host, after clipping if ``max_grad_norm`` is set.

@@ -26,7 +26,7 @@ __all__ = ["TRACE_VARIABLE", "TraceMemory", "open_memory", "remembers_traces"]
 _LOG = logging.getLogger(__name__)
 
 TRACE_VARIABLE = "SAMBA_TRACE"
-"""Environment variable: ``remember`` lets traces be remembered."""
+"""Environment variable: ``always`` lets every model be traced."""
 
 _LIMIT = 1 << 26
 """Most bytes of traces that are remembered."""
@@ -111,20 +111,20 @@ class TraceMemory:
 
 
 def remembers_traces() -> bool:
-    """Whether ``SAMBA_TRACE`` asks for it.
+    """Whether traces are remembered: unless ``SAMBA_TRACE`` says otherwise.
 
     Raises:
-        ArgumentError: If it is neither empty nor ``remember``.
+        ArgumentError: If it is neither empty nor ``always``.
 
     Example:
         >>> remembers_traces()
-        False
+        True
     """
     wish = os.environ.get(TRACE_VARIABLE, "").strip()
-    if wish not in ("", "remember"):
-        wanted = "remember, or nothing"
+    if wish not in ("", "always"):
+        wanted = "always, or nothing"
         raise ArgumentError(where=TRACE_VARIABLE, found=literal(wish), wanted=wanted)
-    return bool(wish)
+    return not wish
 
 
 def open_memory(
@@ -142,14 +142,14 @@ def open_memory(
         log says what that is.
 
     Raises:
-        ArgumentError: If ``SAMBA_TRACE`` is neither empty nor ``remember``.
+        ArgumentError: If ``SAMBA_TRACE`` is neither empty nor ``always``.
     """
     files = kept_files("traces", limit=_LIMIT) if remembers_traces() else None
     if files is None:
         return None
     try:
         return TraceMemory(files, trace_key(model, given, inference=inference))
-    except Exception as error:  # objects of the user's may run any code when they are looked at
+    except Exception as error:  # forward() may raise anything; its trace says what is wrong
         raise_error_of_handler(error)
         _LOG.info("the trace of this model cannot be remembered: %s", error)
         return None

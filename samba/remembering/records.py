@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pef_schema.program import Gradient, Graph, Node, Role, Value
-from samba.remembering.state_digest import StateDigest
+from samba.remembering.stand_ins import digest_of
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
 from samba.tracer.traced import Source, Traced, TracedOutput
@@ -76,7 +76,7 @@ def record_of(
             "structure": traced.structure,
             "graded_state": sorted(traced.graded_state),
             "looks": None if looks is None else [looks.lines, looks.offsets, sorted(looks.viewed)],
-            "known": [[path, _digest(value)] for path, value in traced.known],
+            "known": [[path, digest_of(value)] for path, value in traced.known],
             "viewed": sorted(traced.viewed),
         },
         told=tuple(told),
@@ -128,7 +128,7 @@ def trace_of(
     fields = record.trace
     known = [(path, model.get_buffer(path)) for path, _ in fields["known"]]
     if any(
-        _digest(value) != digest
+        digest_of(value) != digest
         for (_, value), (_, digest) in zip(known, fields["known"], strict=True)
     ):
         return None
@@ -182,7 +182,8 @@ def _fits(traced: Traced, given: TraceInputs, graph: Graph) -> bool:
     """Whether a trace that was read refers to what the graph and the inputs have."""
     inputs = [s.value for s in traced.sources if s.role is Role.INPUT]
     return (
-        len(inputs) == len(given.tensors)
+        inputs == list(graph.inputs)
+        and len(inputs) == len(given.tensors)
         and all(0 <= s.value < len(graph.values) for s in traced.sources)
         and all(graph.values[s.value].name == s.name for s in traced.sources)
         and [(o.value, o.name) for o in traced.outputs]
@@ -191,9 +192,3 @@ def _fits(traced: Traced, given: TraceInputs, graph: Graph) -> bool:
         and {old for _, old in traced.updates} <= {s.value for s in traced.sources}
         and traced.structure in ("tensor", "tuple", "list", "dict")
     )
-
-
-def _digest(value: torch.Tensor) -> str:
-    state = StateDigest({})
-    state.add(value.detach().as_subclass(torch.Tensor), "a buffer")
-    return state.hexdigest()

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from samba.remembering.code_origins import installed, own_version, sources
-from samba.remembering.state_digest import Incomparable, StateDigest
+from samba.remembering.forward_call import forward_digest
+from samba.remembering.stand_ins import Incomparable
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.torch_internals import buffers_of, global_hooks, parameters_of, tree_flatten
+from samba.tracer.torch_internals import (
+    accumulation_hooks,
+    buffers_of,
+    global_hooks,
+    gradient_hooks,
+    hook_tables_of,
+    parameters_of,
+    tree_flatten,
+)
 from samba.tracer.trace_cache import torch_settings
 
 __all__ = ["trace_key"]
-
-_PATCHED = ("torch", "torch.nn.functional", "torch.nn", "torch.linalg", "torch.special")
-"""Modules that ``forward`` reaches in ways that name none of them."""
 
 
 def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> str:
     """A digest of what the trace of a model depends on.
 
     It has the texts of the user's modules that are loaded, the versions of all others, torch's
-    settings, the form of the inputs, and the state of the model with all that its code names.
+    settings, the form of the inputs and of the model, and what a call of ``forward`` does.
     ``docs/decisions/0020-remembered-traces.md`` says what it cannot have.
 
     Args:
@@ -34,45 +44,75 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
 
     Raises:
         Incomparable: If something of it cannot be compared between processes.
-        Exception: What an object of the user's raises when it is looked at.
+        Exception: What ``forward`` raises.
     """
     texts = sources()
     if texts is None:
         raise Incomparable("__main__", "or another module of the script has no source file")
-    known: dict[int, str] = {}
-    for path, module in model.named_modules():
-        for name, tensor in (*parameters_of(module).items(), *buffers_of(module).items()):
-            if tensor is not None:
-                known.setdefault(id(tensor), f"{path}.{name}")
-    state = StateDigest(known)
-    try:
-        state.add((inference, own_version(), installed()), "the versions")
-        state.add(texts, "the sources")
-        state.add(torch_settings(), "torch's settings")
-        for kind, hooks in global_hooks().items():
-            state.add(dict(hooks), kind)
-        _add_inputs(state, given)
-        for name in _PATCHED:
-            state.add_patches(name)
-        for kind in (torch.Tensor, torch.nn.Module):
-            state.add(kind, kind.__qualname__)
-        state.add(model, "model")
-    except RecursionError:
-        raise Incomparable("model", "is nested too deeply") from None
-    return state.hexdigest()
+    _refuse_backward_hooks(model)
+    parts = (
+        *(inference, own_version(), installed(), sorted(texts.items()), torch_settings()),
+        *(_form_of(model), _form_of_inputs(given)),
+        [_names_of(table) for table in global_hooks().values()],
+        forward_digest(model, given, inference=inference),
+    )
+    return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _add_inputs(state: StateDigest, given: TraceInputs) -> None:
-    leaves, spec = tree_flatten((given.args, given.kwargs))
-    others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-    state.add((str(spec), others, given.constants), "the inputs")
+def _refuse_backward_hooks(model: torch.nn.Module) -> None:
+    """Raise if gradients meet code of the user's, which no call of ``forward`` shows."""
+    tables = [("all modules", global_hooks())]
+    tables += [(path or "model", hook_tables_of(module)) for path, module in model.named_modules()]
+    for place, hooks in tables:
+        if found := [kind for kind, table in hooks.items() if table and "backward" in kind]:
+            raise Incomparable(place, f"has {found[0]}")
+    for path, parameter in model.named_parameters():
+        if gradient_hooks(parameter) or accumulation_hooks(parameter):
+            raise Incomparable(path, "has a hook on its gradient")
+
+
+def _form_of(model: torch.nn.Module) -> list[Any]:
+    """The tree of modules, and names and forms of parameters and buffers."""
     places: dict[int, int] = {}
-    for entry in given.tensors:
-        same = places.setdefault(id(entry.tensor), len(places))
-        form = tuple(entry.tensor.shape), entry.tensor.dtype, entry.requires_grad
-        names = entry.name, entry.given_name, entry.argument, entry.place, entry.region_name
-        lies = None
-        if getattr(entry.tensor, "_has_data", True):
-            lies = strides_of(host_of(entry.tensor))
-        held = {k: v for k, v in vars(entry.tensor).items() if not k.startswith("_")}
-        state.add((form, names, lies, same, held), entry.name)
+    return [
+        (
+            *(path, type(module).__module__, type(module).__qualname__, module.training),
+            [_names_of(table) for table in hook_tables_of(module).values()],
+            [
+                (name, None if tensor is None else _form(tensor, places))
+                for holder in (parameters_of(module), buffers_of(module))
+                for name, tensor in holder.items()
+            ],
+        )
+        for path, module in model.named_modules()
+    ]
+
+
+def _names_of(hooks: Mapping[int, Any]) -> tuple[str, ...]:
+    """Names of hooks: a call shows what they compute, but a trace tells more of them."""
+    return tuple(
+        [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks.values()]
+    )
+
+
+def _form(tensor: torch.Tensor, places: dict[int, int]) -> tuple[Any, ...]:
+    same = places.setdefault(id(tensor), len(places))
+    names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
+    held = {key: value for key, value in vars(tensor).items() if not key.startswith("_")}
+    lies = strides_of(host_of(tensor)) if getattr(tensor, "_has_data", True) else None
+    form = tuple(tensor.shape), tensor.dtype, str(tensor.device), tensor.requires_grad
+    return *form, type(tensor).__qualname__, lies, names, repr(sorted(held.items())), same
+
+
+def _form_of_inputs(given: TraceInputs) -> list[Any]:
+    leaves, spec = tree_flatten((given.args, given.kwargs))
+    others = [repr(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+    places: dict[int, int] = {}
+    tensors = [
+        (
+            *(entry.name, entry.given_name, entry.argument, entry.place, entry.region_name),
+            *(entry.requires_grad, _form(entry.tensor, places)),
+        )
+        for entry in given.tensors
+    ]
+    return [str(spec), others, given.constants, tensors]

@@ -21,6 +21,7 @@ MOST_TOLD = 32
 
 _log = logging.getLogger("samba")
 _heard: ContextVar[list[tuple[str, str]] | None] = ContextVar("heard", default=None)
+_muted: ContextVar[bool] = ContextVar("muted", default=False)
 
 
 def named(deviation: str, text: str) -> str:
@@ -62,12 +63,16 @@ def tell(deviation: str, text: str) -> None:
     heard = _heard.get()
     if heard is not None:
         heard.append((deviation, text))
-    _log.warning("%s", named(deviation, text))
+    if not _muted.get():
+        _log.warning("%s", named(deviation, text))
 
 
 @contextmanager
-def hearing() -> Iterator[list[tuple[str, str]]]:
+def hearing(*, muted: bool = False) -> Iterator[list[tuple[str, str]]]:
     """While active, what is told is listed, too: names of deviations with their texts.
+
+    Args:
+        muted: Whether it is listed only, for somebody who asks what would be told.
 
     Example:
         >>> with hearing() as told:
@@ -76,11 +81,12 @@ def hearing() -> Iterator[list[tuple[str, str]]]:
         []
     """
     told: list[tuple[str, str]] = []
-    before = _heard.set(told)
+    before, loud = _heard.set(told), _muted.set(muted or _muted.get())
     try:
         yield told
     finally:
         _heard.reset(before)
+        _muted.reset(loud)
 
 
 class Deviations:

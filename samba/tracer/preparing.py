@@ -43,7 +43,7 @@ from samba.tracer.torch_internals import (
     unchecked_distributions,
 )
 
-__all__ = ["Prepared", "plain_tensors", "prepare", "quiet", "refuse_scripted"]
+__all__ = ["Prepared", "as_traced", "plain_tensors", "prepare", "quiet", "refuse_scripted"]
 
 _told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
 """What was told of a model: a compile and the load that follows it trace it twice."""
@@ -90,18 +90,8 @@ class Prepared:
     def _patches(self) -> Iterator[AbstractContextManager[Any]]:
         """What is another during the export, from the outermost on."""
         model = self.model
-        # The user's modules find a ``type`` that shows torch's own classes of tensors.
-        yield shown_types(model)
-        # Each call of the model begins in the same state of its Python code.
-        yield self.state.kept()
         yield quiet()
-        # The exporter takes torch's own tensors, and distributions whose checks read no values.
-        yield plain_tensors(model)
-        yield unchecked_distributions()
-        # Results in forms that the exporter does not know, and modules that it cannot take.
-        yield plain_outputs(model)
-        yield static_modules(model)
-        yield _mode(model, inference=self.inference)
+        yield as_traced(model, self.state, inference=self.inference)
         yield self.loops.watched()
         # Hooks say what does not reach the device; gradients of the model's own are recorded.
         yield watched_hooks(model, self.told)
@@ -163,6 +153,30 @@ def refuse_scripted(model: torch.nn.Module) -> None:
             reason=f"torch.jit has scripted or traced {scripted[0]}, so its code is not Python",
             hint="Give samba.session.compile the module that was given to torch.jit.",
         )
+
+
+@contextmanager
+def as_traced(model: torch.nn.Module, state: TraceState, *, inference: bool) -> Iterator[None]:
+    """While active, a model is called as in a trace, without what watches one.
+
+    Args:
+        model: The model.
+        state: Puts back what ``forward`` changes.
+        inference: Whether it is in evaluation mode and without gradients.
+    """
+    with ExitStack() as stack:
+        # The user's modules find a ``type`` that shows torch's own classes of tensors.
+        stack.enter_context(shown_types(model))
+        # Each call of the model begins in the same state of its Python code.
+        stack.enter_context(state.kept())
+        # The exporter takes torch's own tensors, and distributions whose checks read no values.
+        stack.enter_context(plain_tensors(model))
+        stack.enter_context(unchecked_distributions())
+        # Results in forms that the exporter does not know, and modules that it cannot take.
+        stack.enter_context(plain_outputs(model))
+        stack.enter_context(static_modules(model))
+        stack.enter_context(_mode(model, inference=inference))
+        yield
 
 
 @contextmanager

@@ -297,7 +297,7 @@ _libraries: dict[str, Any] = {}
 def _shown(value: Any) -> Any:
     """The class of a value; of one of the exporter's tensors, that of the tensor it stands for."""
     cls = builtins.type(value)
-    if cls is FakeTensor:
+    if issubclass(cls, FakeTensor):
         return torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
     return ShownType if cls is builtins.type else cls
 
@@ -338,7 +338,7 @@ class _ShownClass:
     @property
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # none sets it
         cls = builtins.type(self)
-        return _shown(self) if cls is FakeTensor and _of_user(sys._getframe(1)) else cls
+        return _shown(self) if issubclass(cls, FakeTensor) and _of_user(sys._getframe(1)) else cls
 
 
 @contextmanager

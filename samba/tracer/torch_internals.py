@@ -19,7 +19,7 @@ import torch
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey, _FunctionBase
 from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
-from torch._export.utils import _is_cia_op, _is_preservable_cia_op
+from torch._export.utils import _compiling_state_context, _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload as OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch._subclasses.fake_tensor import (
@@ -28,7 +28,11 @@ from torch._subclasses.fake_tensor import (
     unset_fake_temporarily,
 )
 from torch.autograd import function
-from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
+from torch.autograd.function import (
+    BackwardCFunction as BackwardCFunction,
+    FunctionCtx,
+    _SingleLevelFunction,
+)
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
@@ -277,6 +281,13 @@ def quiet_exporter() -> Iterator[None]:
         stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
         stack.enter_context(_use_lazy_graph_module(True))
         stack.enter_context(replaced(_traceback, _extract_symbolized_tb=_extracted))
+        yield
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """While active, code finds that it is exported, by ``_compiling_state_context`` (2.6)."""
+    with _compiling_state_context():
         yield
 
 

@@ -66,16 +66,6 @@ def plus(x, amount):
 
 squared = made(2)
 added = functools.partial(plus, amount=0.125)
-
-
-class Gate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 3
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad * 2
 """,
     "net.py": """
 import torch
@@ -124,7 +114,7 @@ class Net(nn.Module):
             x = self.blocks[i](x)
         x = helpers.squared(scaled(x)) + helpers.added(x) + self.call(x)
         if FLAG and getattr(settings, "DEPTH") > 1:
-            x = helpers.Gate.apply(x) * self.mask
+            x = x * self.mask
         return (x * self.part.factor + self.config.bias * settings.TABLE["gain"]).sum()
 """,
 }
@@ -162,3 +152,19 @@ def key_of(
         edit(model, net)
     given = collect_inputs(model, torch.ones(2, 8) if x is None else x)
     return trace_key(model, given, inference=inference)
+
+
+def key_or_refusal(net: ModuleType, edit: Callable[[Any, Any], Any] | None = None) -> str:
+    """The key, or why there is none: then the model is traced."""
+    try:
+        return key_of(net, edit)
+    except Exception as error:
+        return f"{type(error).__name__} {error}"
+
+
+def same(keys: dict[str, str]) -> list[str]:
+    """Names of edits that have the key of an earlier one."""
+    first: dict[str, str] = {}
+    for name, key in keys.items():
+        first.setdefault(key, name)
+    return [f"{name}: {first[key]}" for name, key in keys.items() if first[key] != name]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from samba import utils
 from samba.errors import ArgumentError
 from samba.remembering import memory, trace_key
 from samba.session.check_pef import GraphMismatch, OptimizerMismatch
+from samba.session.program_slot import parse_with_digest
 from samba.tracer import trace_cache
+from samba.tracer.inputs import collect_inputs
 from tests.tracing import counted_traces
 
 X, Y = torch.randn(4, 6), torch.randint(0, 3, (4,))
@@ -47,7 +50,7 @@ class Net(nn.Module):
 def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Grows by one with every trace; nothing is kept but in files of this test."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setenv(memory.TRACE_VARIABLE, "remember")
+    monkeypatch.delenv(memory.TRACE_VARIABLE, raising=False)
     return counted_traces(monkeypatch)
 
 
@@ -87,7 +90,7 @@ def test_what_was_compiled_is_not_traced_to_be_run(
     assert len(remembered(tmp_path)) == 1
     first = losses(pef)
     assert len(traces) == 1
-    monkeypatch.delenv(memory.TRACE_VARIABLE)
+    monkeypatch.setenv(memory.TRACE_VARIABLE, "always")
     assert losses(pef) == first
     assert len(traces) == 2
 
@@ -154,6 +157,54 @@ def _of_other_values(path: Path) -> None:
     files.put(path.stem, json.dumps(record).encode())
 
 
+def _field(name: str, value: Any) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        files = KeptFiles(path.parent, limit=1 << 20)
+        record = json.loads(files.get(path.stem) or b"")
+        held = record["trace"] if name in record["trace"] else record
+        held[name] = value(held[name]) if callable(value) else value
+        files.put(path.stem, json.dumps(record).encode())
+
+    return damage
+
+
+BY_HAND: dict[str, Callable[[Path], None]] = {
+    "not JSON": lambda path: KeptFiles(path.parent, limit=1 << 20).put(path.stem, b"\xff{"),
+    "a list": lambda path: KeptFiles(path.parent, limit=1 << 20).put(path.stem, b"[]"),
+    "deep": lambda path: KeptFiles(path.parent, limit=1 << 20).put(path.stem, b"[" * 100_000),
+    "no sources": _field("sources", []),
+    "sources in another order": _field("sources", lambda held: held[::-1]),
+    "a value that is none": _field("sources", lambda held: [[999, *held[0][1:]], *held[1:]]),
+    "a value before the first": _field("sources", lambda held: [[-1, *held[0][1:]], *held[1:]]),
+    "a role that is none": _field("sources", lambda held: [[held[0][0], 99, *held[0][2:]]]),
+    "a buffer that is none": _field("known", [["other", "0"]]),
+    "a buffer of another module": _field("known", [["norm.running_mean", "0"]]),
+    "updates of others": _field("updates", [[0, 1]]),
+    "a structure that is none": _field("structure", "heap"),
+    "texts that are none": _field("told", [["a"]]),
+    "a file that is gone": _field("files", {"/nowhere": "0"}),
+    "looks that are none": _field("looks", [1]),
+    "state that is none": _field("graded_state", 3),
+    "views that are none": _field("viewed", [["a"]]),
+}  # fmt: skip
+
+
+def test_a_record_that_a_hand_changed_is_dropped(pef: str, tmp_path: Path) -> None:
+    model, inputs, _ = built()
+    given = collect_inputs(model, inputs)
+    program, digest = parse_with_digest(pef)
+    memories = memory.open_memory(model, given, inference=False)
+    assert memories is not None
+    (path,) = remembered(tmp_path)
+    whole = path.read_bytes()
+    for what, damage in BY_HAND.items():
+        path.write_bytes(whole)
+        damage(path)
+        assert memories.recall(model, given, program.graphs[0], pef=digest) is None, what
+    path.write_bytes(whole)
+    assert memories.recall(model, given, program.graphs[0], pef=digest) is not None
+
+
 @pytest.mark.parametrize("damage", [_cut, _foreign, _of_other_fields, _of_other_values])
 def test_a_record_that_cannot_be_used_is_made_anew(
     damage: Any, pef: str, traces: list[Any], tmp_path: Path
@@ -211,16 +262,15 @@ def test_a_wish_that_is_none_is_refused(pef: str, monkeypatch: pytest.MonkeyPatc
 
 
 class Odd(nn.Module):
-    """Its trace says something, and it holds what cannot be compared, if told."""
+    """Its trace says something, and it does what no key has, if told."""
 
-    def __init__(self, held: Any = None) -> None:
+    def __init__(self, does: Callable[[Any], None] = lambda x: None) -> None:
         super().__init__()
-        self.linear, self.held = nn.Linear(6, 3), held
+        self.linear, self.does = nn.Linear(6, 3), does
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.isfinite(x).all():
-            return self.linear(x).sum()
-        return self.linear(x).mean()
+    def forward(self, x: Tensor) -> tuple[Tensor, Any]:
+        self.does("this")
+        return self.linear(x).sum(), object()
 
 
 def _loads(model: nn.Module, tmp_path: Path) -> None:
@@ -247,9 +297,9 @@ def test_what_cannot_be_compared_is_traced_and_named(
     traces: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "samba"):
-        _loads(Odd(iter([1])), tmp_path)
+        _loads(Odd(print), tmp_path)
     assert len(traces) == 2
-    assert "model.held is a list_iterator" in caplog.text
+    assert "forward() says 'this" in caplog.text
 
 
 def test_a_module_that_forward_loads_is_looked_at(
@@ -268,8 +318,7 @@ def test_a_module_that_forward_loads_is_looked_at(
     samba.session.reset()
     config = {"output_folder": str(tmp_path), "pef_name": "late"}
     path = samba.session.compile(Late(), X, name="late", config_dict=config, inference=True)
-    # Of another length: Python looks at a file's second and size to see whether it has changed.
-    for text, number in (("FACTOR = 2\n", 1), ("FACTOR = 30\n", 2)):
+    for text, number in (("FACTOR = 2\n", 1), ("FACTOR = 3\n", 2)):
         sys.modules.pop("loaded_late", None)
         late.write_text(text)
         if number == 1:
@@ -280,3 +329,49 @@ def test_a_module_that_forward_loads_is_looked_at(
         assert len(traces) == number
     sys.modules.pop("loaded_late", None)
     samba.session.reset()
+
+
+def test_two_that_write_at_once_and_one_that_reads(tmp_path: Path) -> None:
+    """Whoever reads finds all of one record or none, whenever the others write."""
+    name, records = "a" * 64, [bytes([n]) * 300_000 for n in (1, 2)]
+    started = threading.Barrier(3)
+
+    def write(data: bytes) -> None:
+        files = KeptFiles(tmp_path / "traces", limit=1 << 20)
+        started.wait()
+        for _ in range(20):
+            files.put(name, data)
+
+    writers = [threading.Thread(target=write, args=(data,)) for data in records]
+    for writer in writers:
+        writer.start()
+    started.wait()
+    files, found = KeptFiles(tmp_path / "traces", limit=1 << 20), set[bytes | None]()
+    while any(writer.is_alive() for writer in writers):
+        found.add(files.get(name))
+    assert found <= {None, *records}
+    assert files.get(name) in records
+    assert [path.suffix for path in (tmp_path / "traces").iterdir()] == [".kept"]
+
+
+def test_a_record_that_changes_while_it_is_read(
+    pef: str, traces: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process writes the record anew between two looks: the one that was opened holds."""
+    first = losses(pef)
+    (path,) = remembered(tmp_path)
+    whole, opened = path.read_bytes(), Path.open
+
+    def replaced(self: Path, *args: Any, **options: Any) -> Any:
+        file = opened(self, *args, **options)
+        if self == path:
+            (tmp_path / "other").write_bytes(whole[:-7])
+            (tmp_path / "other").replace(path)
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", replaced)
+        assert losses(pef) == first
+    assert len(traces) == 1
+    assert losses(pef) == first, "what lies there now is cut, and made anew"
+    assert len(traces) == 2

@@ -99,9 +99,9 @@ def shown(folder: Path) -> dict[str, str]:
     compiles = [sys.executable, "net.py", "compile", "--pef-name=net", "-b", "4"]
     runs = [sys.executable, "net.py", "run", "--pef=out/net/net.pef", "-b", "4"]
     return {
-        "compile": on_terminal(compiles, folder=folder, trace="remember"),
-        "first": on_terminal(runs, folder=folder, trace=""),
-        "second": on_terminal(runs, folder=folder, trace="remember"),
+        "compile": on_terminal(compiles, folder=folder, trace=""),
+        "first": on_terminal(runs, folder=folder, trace="always"),
+        "second": on_terminal(runs, folder=folder, trace=""),
     }
 
 

@@ -1,0 +1,167 @@
+"""What one call of ``forward`` does, as a digest that other processes find again."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+import torch
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+
+from emulator.handler_errors import HANDLER_ERRORS
+from emulator.held_signals import HELD
+from samba.remembering.stand_ins import CallLog, Incomparable
+from samba.support.deviations import hearing
+from samba.support.late_compiler import late_compiler
+from samba.support.tracing import one_trace
+from samba.tracer.changed_state import TraceState
+from samba.tracer.inputs import TraceInputs
+from samba.tracer.preparing import as_traced
+from samba.tracer.shown_tensors import samba_names
+from samba.tracer.torch_internals import (
+    BackwardCFunction,
+    buffers_of,
+    exporting,
+    parameters_of,
+    tree_flatten,
+)
+
+__all__ = ["forward_digest"]
+
+
+def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> str:
+    """Call ``forward`` on tensors without values, and digest all that it calls of torch.
+
+    Modules in the order of their calls, functions with their numbers, operations with the origin
+    of each tensor, values of constants, results: what is the same in all of that computes the same.
+    The model, the generators, and what ``forward`` finds outside of it are as before.
+
+    Args:
+        model: The model.
+        given: The inputs of the trace.
+        inference: The mode of the trace.
+
+    Returns:
+        Hexadecimal digits.
+
+    Raises:
+        Incomparable: If the call does something that no digest has: it changes its own state,
+            draws from Python's generators, prints, reads a value, has gradients of its own.
+        Exception: What ``forward`` raises.
+    """
+    state = TraceState(model)
+    try:
+        with (
+            HANDLER_ERRORS,
+            one_trace(),
+            HELD.but_in_scripts(),
+            as_traced(model, state, inference=inference),
+        ):
+            digest = _digest(model, given)
+    finally:
+        if state.before is not None:
+            state.before.put_back()
+    changes = [change.path for change in state.changes()]
+    if changes or state.moved:
+        raise Incomparable("forward()", f"changes {', '.join(changes) or 'hooks'}")
+    if state.drew:
+        raise Incomparable("forward()", f"draws from {state.drew}")
+    return digest
+
+
+def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
+    """The digest of a call, if it is silent."""
+    printed = io.StringIO()
+    with (
+        warnings.catch_warnings(record=True) as warned,
+        hearing(muted=True) as told,
+        redirect_stdout(printed),
+        torch.random.fork_rng(devices=[]),
+    ):
+        log = _logged(model, given)
+    if warned or printed.getvalue():
+        said = str(warned[0].message) if warned else printed.getvalue()
+        raise Incomparable("forward()", f"says {said[:100]!r}")
+    for deviation, text in told:
+        log.put(f"{deviation} {text}")
+    return log.hexdigest()
+
+
+def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
+    log = CallLog(_known(model))
+    made: dict[int, Any] = {}
+    for entry in given.tensors:
+        made.setdefault(
+            id(entry.tensor), log.stand_in(entry.tensor, requires_grad=entry.requires_grad)
+        )
+    args, kwargs = given.call_with([made[id(entry.tensor)] for entry in given.tensors])
+    with (
+        samba_names(model, given),
+        _paths(model, log),
+        late_compiler(),
+        exporting(),
+        log,
+        log.functions,
+    ):
+        result = model(*args, **kwargs)
+    leaves, spec = tree_flatten(result)
+    log.put(str(spec))
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            labels = [(k, v) for k, v in sorted(vars(leaf).items()) if k.startswith("_sn_")]
+            log.put(f"{log.place_of(leaf)} {leaf.requires_grad} {labels}")
+        else:
+            log.put(repr(leaf))
+    _refuse_own_gradients([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+    return log
+
+
+def _known(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str]]:
+    """Parameters and buffers, whose values no trace depends on, with their paths."""
+    return {
+        id(tensor): (tensor, f"{path}.{name}")
+        for path, module in reversed(list(model.named_modules()))
+        for name, tensor in (*parameters_of(module).items(), *buffers_of(module).items())
+        if tensor is not None
+    }
+
+
+@contextmanager
+def _paths(model: torch.nn.Module, log: CallLog) -> Iterator[None]:
+    """While active, calls of modules are logged."""
+    paths = {id(module): path for path, module in model.named_modules()}
+
+    def enter(module: torch.nn.Module, args: Any) -> None:
+        log.put(f"call {paths.get(id(module), type(module).__qualname__)}")
+
+    def leave(module: torch.nn.Module, args: Any, result: Any) -> None:
+        log.put("end of call")
+
+    hooks = [
+        register_module_forward_pre_hook(enter),
+        register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _refuse_own_gradients(results: list[torch.Tensor]) -> None:
+    """Raise if a gradient on the way to results is computed by code of the user's."""
+    waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, BackwardCFunction):
+            raise Incomparable(type(node).__name__, "is a gradient of the model's own")
+        new = {before for before, _ in node.next_functions if before is not None} - seen
+        seen |= new
+        waiting += new

@@ -1,0 +1,377 @@
+"""Tensors without values that stand for those of one call of ``forward``, and a log of that call.
+
+Whatever ``forward`` calls of torch is logged: functions with their numbers, operations of ATen with
+the places that their tensors come from. Results have shapes and types, but no values, so a call
+takes microseconds an operation, whatever the size of the model. Two calls with one log compute the
+same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from samba.tensor.views import host_of, strides_of
+from samba.tracer.torch_internals import (
+    FakeTensor,
+    OpOverload,
+    arguments_of,
+    is_mutable,
+    outside_of_trace,
+    returns_of,
+)
+
+__all__ = ["CallLog", "Incomparable", "StandIn", "digest_of"]
+
+_MOST_BYTES = 1 << 28
+"""Bytes of constants that are read; more take longer than a trace."""
+
+_NAMESPACES = frozenset({"aten", "prims", "prim"})
+"""Of operations that torch itself defines: what others do is known to those who define them."""
+
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+)
+_VALUE = torch.ops.aten._local_scalar_dense.default
+"""What ``item()`` and a branch call."""
+_CPU = torch.device("cpu")
+_META = torch.device("meta")
+
+
+class Incomparable(Exception):
+    """Whether a call of ``forward`` is what another was cannot be said.
+
+    Attributes:
+        place: Of what, as an expression or the name of an operation.
+        problem: Why not.
+    """
+
+    def __init__(self, place: str, problem: str) -> None:
+        self.place, self.problem = place, problem
+        super().__init__(f"{place} {problem}")
+
+
+class StandIn(FakeTensor):
+    """A tensor of the CPU without values, as far as ``forward`` can tell.
+
+    Libraries ask for the exporter's class of tensors to find out whether they are traced. They are
+    to go the same way here as in the trace.
+
+    Args:
+        meta: A tensor of the same form on the meta device, which operations are called with.
+        number: Its number in the log.
+        memory: The number of the tensor whose memory it has.
+        requires_grad: As of any tensor.
+    """
+
+    @staticmethod
+    def __new__(
+        cls, meta: torch.Tensor, number: int, memory: int, *, requires_grad: bool = False
+    ) -> StandIn:
+        self = torch.Tensor._make_wrapper_subclass(
+            cls,
+            meta.shape,
+            strides=meta.stride(),
+            storage_offset=meta.storage_offset(),
+            dtype=meta.dtype,
+            layout=meta.layout,
+            device=_CPU,
+            requires_grad=requires_grad,
+        )
+        self.meta, self.number, self.memory = meta, number, memory
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass  # that of the exporter's class wants its mode
+
+    meta: torch.Tensor
+    number: int
+    memory: int
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]  # as torch's own subclasses have it
+    device = torch.Tensor.device  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # that of the exporter's class asks its mode
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise Incomparable(str(func), "is called outside of forward()")
+
+
+class CallLog(TorchDispatchMode):
+    """While active, operations are logged, and give tensors that stand for their results.
+
+    Args:
+        known: Tensors whose values do not count, each by its identity with the text that stands
+            for it: the parameters and buffers of a model.
+    """
+
+    supports_higher_order_operators = True  # they are refused by name
+
+    def __init__(self, known: Mapping[int, tuple[torch.Tensor, str]]) -> None:
+        super().__init__()
+        self._known = {key: text for key, (_, text) in known.items()}
+        self._memory = {
+            memory: text
+            for tensor, text in known.values()
+            if (memory := _memory_of(tensor)) is not None
+        }
+        self._state = hashlib.sha256()
+        self._bytes = 0
+        self._twins: dict[int, tuple[torch.Tensor, StandIn]] = {}
+        """What stands for tensors that the call has met, by their identities."""
+        self._written: set[int] = set()
+        """Numbers of tensors whose memory was written."""
+        self._made = 0
+        self.functions = _FunctionLog(self)
+
+    def hexdigest(self) -> str:
+        """The digest of the log."""
+        return self._state.hexdigest()
+
+    def put(self, text: str) -> None:
+        """Log a text."""
+        data = text.encode("utf-8", "surrogatepass")
+        self._state.update(len(data).to_bytes(8, "little"))
+        self._state.update(data)
+
+    def stand_in(self, form: torch.Tensor, *, requires_grad: bool = False) -> StandIn:
+        """A new tensor of the form of another, as an input.
+
+        Args:
+            form: The other.
+            requires_grad: As of any tensor.
+        """
+        return self._wrapped(_meta_like(form), requires_grad=requires_grad)
+
+    def place_of(self, tensor: torch.Tensor) -> str:
+        """The name of a tensor in the log.
+
+        Args:
+            tensor: A result of ``forward``: a tensor that stands in, or one of the model's own.
+        """
+        return f"t{self._stand_in_of(tensor).number}"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Log an operation, and call it on the meta device."""
+        if not isinstance(func, OpOverload) or func.namespace not in _NAMESPACES:
+            raise Incomparable(str(func), "is no operation of ATen")
+        if func is _VALUE:
+            return self._value_of(args[0])
+        if torch.Tag.inplace_view in func.tags:
+            raise Incomparable(str(func), "changes the form of a tensor in place")
+        words = [func.name(), "grad" if torch.is_grad_enabled() else "no grad"]
+        metas = self._taken(args, words)
+        options: dict[str, Any] = {}
+        for key, value in (kwargs or {}).items():
+            words.append(key)
+            options[key] = self._taken(value, words)
+        self.put("\0".join(words))
+        if "device" in options:
+            if options["device"] not in (None, _CPU):
+                raise Incomparable(str(func), f"asks for device {options['device']}")
+            options["device"] = _META
+        elif _makes_tensors(func):
+            options["device"] = _META
+        try:
+            result = func(*metas, **options)
+        except RuntimeError as error:
+            raise Incomparable(str(func), f"has no result without values: {error}") from None
+        if is_mutable(func):
+            written = _written(func, args, kwargs or {})
+            self._written |= {self._stand_in_of(tensor).memory for tensor in written}
+            if _returns(func, write=True):
+                if len(written) != len(returns_of(func)):
+                    raise Incomparable(str(func), "returns some of the tensors that it writes")
+                return written[0] if len(written) == 1 else tuple(written)
+        shares = args and isinstance(args[0], torch.Tensor) and _returns(func, write=False)
+        return self._given(result, self._stand_in_of(args[0]).memory if shares else 0)
+
+    def _taken(self, value: Any, words: list[str]) -> Any:
+        """An argument with the meta device's tensors in it; what it is goes to the words."""
+        if isinstance(value, torch.Tensor):
+            stand_in = self._stand_in_of(value)
+            words.append(f"t{stand_in.number}")
+            return stand_in.meta
+        if isinstance(value, (list, tuple)):
+            words.append(f"[{len(value)}")
+            return [self._taken(item, words) for item in value]
+        if not isinstance(value, _PLAIN):
+            raise Incomparable("an operation", f"takes a {type(value).__qualname__}")
+        words.append(repr(value))
+        return value
+
+    def _given(self, result: Any, memory: int) -> Any:
+        if isinstance(result, torch.Tensor):
+            return self._wrapped(result, memory)
+        if isinstance(result, (list, tuple)):
+            return type(result)(self._given(item, memory) for item in result)
+        return result
+
+    def _wrapped(
+        self, meta: torch.Tensor, memory: int = 0, *, requires_grad: bool = False
+    ) -> StandIn:
+        if meta.layout is not torch.strided or not meta.is_meta:
+            raise Incomparable("an operation", f"makes a {meta.layout} tensor on {meta.device}")
+        self._made += 1
+        return StandIn(meta, self._made, memory or self._made, requires_grad=requires_grad)
+
+    def _stand_in_of(self, tensor: torch.Tensor) -> StandIn:
+        return tensor if isinstance(tensor, StandIn) else self._twin(tensor)
+
+    def _twin(self, tensor: torch.Tensor) -> StandIn:
+        """What stands for a tensor of the model, or for a constant."""
+        if (known := self._twins.get(id(tensor))) is not None:
+            return known[1]
+        text = self._known.get(id(tensor))
+        if text is None and (owner := self._memory.get(_memory_of(tensor) or 0)) is not None:
+            text = f"memory of {owner}"  # .data of a parameter, for example
+        twin = self._wrapped(_meta_like(tensor))
+        form = tuple(tensor.shape), strides_of(host_of(tensor)), tensor.dtype
+        self.put(f"t{twin.number} {form} {text or self._digest(tensor)}")
+        self._twins[id(tensor)] = tensor, twin
+        return twin
+
+    def _value_of(self, tensor: torch.Tensor) -> Any:
+        """The number in a buffer or a constant that the call has left as it was."""
+        if isinstance(tensor, StandIn):
+            raise Incomparable("forward()", "reads the value of a tensor")
+        memory = _memory_of(tensor)
+        for other, twin in self._twins.values():
+            if twin.memory in self._written and memory in (None, _memory_of(other)):
+                raise Incomparable("forward()", "reads a value that it has changed")
+        with outside_of_trace():
+            value = tensor.item()
+        self.put(f"value {value!r} {self._known.get(id(tensor))}")
+        return value
+
+    def _digest(self, tensor: torch.Tensor) -> str:
+        if isinstance(tensor, FakeTensor):
+            raise Incomparable("forward()", "takes a tensor of another trace")
+        self._bytes += tensor.nbytes
+        if self._bytes > _MOST_BYTES:
+            raise Incomparable("forward()", f"has more than {_MOST_BYTES} bytes of constants")
+        with outside_of_trace():
+            return digest_of(tensor)
+
+
+class _FunctionLog(TorchFunctionMode):
+    """Logs the functions that ``forward`` calls of torch, with the numbers that they are given.
+
+    Of some functions nothing but numbers tells what the tracer makes of them: a dropout of rate 0
+    is no operation.
+    """
+
+    def __init__(self, log: CallLog) -> None:
+        super().__init__()
+        self._log = log
+        self._names: dict[Any, str] = {}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Log a call, and make it."""
+        words = [self._name(func)]
+        for key, value in (*enumerate(args), *(kwargs or {}).items()):
+            words.append(f"{key}={_shown(value)}")
+        self._log.put("\0".join(words))
+        return func(*args, **(kwargs or {}))
+
+    def _name(self, func: Callable[..., Any]) -> str:
+        name = self._names.get(func)
+        if name is None:
+            if func in _HOOKS:
+                raise Incomparable(func.__qualname__, "registers a hook")
+            owner = getattr(func, "__self__", None)
+            name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
+            name = self._names[func] = f"{name} {getattr(owner, '__name__', '')}"
+        return name
+
+
+_HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """The SHA-256 of a tensor's values, shape and type.
+
+    Args:
+        tensor: A strided tensor with values.
+
+    Returns:
+        Hexadecimal digits.
+
+    Raises:
+        Incomparable: If it is of another layout, or quantized.
+
+    Example:
+        >>> digest_of(torch.ones(2)) == digest_of(torch.ones(2).double())
+        False
+    """
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise Incomparable("a constant", f"is a {tensor.layout} tensor on {tensor.device}")
+    with torch.no_grad():
+        plain = host_of(tensor).detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+        flat = plain.cpu().contiguous().flatten().view(torch.uint8)
+    state = hashlib.sha256(repr((tuple(tensor.shape), tensor.dtype)).encode())
+    state.update(flat.numpy().tobytes())
+    return state.hexdigest()
+
+
+def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
+    form = host_of(tensor) if getattr(tensor, "_has_data", True) else tensor
+    if form.layout is not torch.strided:
+        raise Incomparable("forward()", f"takes a {form.layout} tensor")
+    size, strides = tuple(form.shape), tuple(form.stride())
+    return torch.empty_strided(size, strides, dtype=form.dtype, device=_META)
+
+
+def _memory_of(tensor: torch.Tensor) -> int | None:
+    """The address of a tensor's memory, None if it has none."""
+    if tensor.is_meta or isinstance(tensor, FakeTensor) or not getattr(tensor, "_has_data", True):
+        return None
+    if tensor.layout is not torch.strided:
+        return None
+    return host_of(tensor).untyped_storage().data_ptr() or None
+
+
+def _makes_tensors(func: OpOverload) -> bool:
+    """Whether an operation takes a device and no tensor."""
+    arguments = arguments_of(func)
+    return any(a.name == "device" for a in arguments) and not any(
+        "Tensor" in str(a.type) for a in arguments
+    )
+
+
+def _returns(func: OpOverload, *, write: bool) -> bool:
+    """Whether an operation returns memory of its arguments: written by it, or only seen."""
+    return any(
+        r.alias_info is not None and r.alias_info.is_write == write for r in returns_of(func)
+    )
+
+
+def _written(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The tensors that an operation writes, in the order of its arguments."""
+    arguments = arguments_of(func)
+    given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
+    return [
+        given[a.name]
+        for a in arguments
+        if a.alias_info is not None
+        and a.alias_info.is_write
+        and isinstance(given.get(a.name), torch.Tensor)
+    ]
+
+
+def _shown(value: Any) -> str:
+    """What a function is given, but for tensors, which the operations in it name."""
+    if isinstance(value, torch.Tensor):
+        return "tensor"
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{' '.join(map(_shown, value))}]"
+    return type(value).__qualname__

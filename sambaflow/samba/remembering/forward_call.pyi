@@ -1,0 +1,3 @@
+from samba.remembering.forward_call import (
+    forward_digest as forward_digest,
+)

@@ -1,0 +1,6 @@
+from samba.remembering.stand_ins import (
+    CallLog as CallLog,
+    Incomparable as Incomparable,
+    StandIn as StandIn,
+    digest_of as digest_of,
+)
