@@ -25,6 +25,7 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LIBRARIES := $(VENV)/.libraries
 # Wheels only, so that nothing runs while it is installed, and only those whose hashes are known.
 # Modules are compiled when they are first imported: most of what lies in the wheels never is.
 PIP := $(BIN)/python -m pip install --quiet --no-compile --require-hashes --only-binary=:all:
@@ -40,6 +41,9 @@ OUT := out
 # The tests start a hundred processes, and each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
+# What does not need one another goes on at once: lint, types and the compiler of the kernels.
+MAKEFLAGS += --jobs=2
+
 .DEFAULT_GOAL := test
 .PHONY: setup demo test test-all fuzz opinfo lint types types-of-tests docs pictures wheel bench lock clean help again
 
@@ -51,7 +55,7 @@ setup: $(STAMP)
 # Before the index is asked, torch is taken from where find-links of pip's settings point, if it is
 # there: a build without CUDA spares gigabytes. Its hash is checked all the same.
 # What is asked for beside the rest is looked at even if the rest is there.
-$(STAMP): pyproject.toml constraints.txt tools/requirements.py $(NATIVE) $(if $(EXTRAS),again)
+$(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS),again)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || $(PYTHON) -c '$(WILL_DO)' >/dev/null 2>&1 || \
@@ -66,6 +70,10 @@ $(STAMP): pyproject.toml constraints.txt tools/requirements.py $(NATIVE) $(if $(
 	@$(PIP) --no-index --no-deps -r $(VENV)/torch.txt >/dev/null 2>&1 || true
 	$(BIN)/python tools/requirements.py dev $(COMPILER) $(EXTRAS) >$(VENV)/dev.txt
 	$(PIP) -c constraints.txt -r $(VENV)/dev.txt
+	@touch $(LIBRARIES)
+
+# The package itself with its native kernels, which are compiled beside lint and types.
+$(STAMP): $(LIBRARIES) $(NATIVE)
 	@$(QUIET) $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
@@ -82,10 +90,10 @@ demo: $(STAMP)
 	$(BIN)/python examples/lenet.py measure-sections --pef=$(OUT)/lenet/lenet.pef
 	@echo "The PEF is $(OUT)/lenet/lenet.pef, its listing $(OUT)/lenet/lenet.pef.log"
 
-test: lint types
+test: $(STAMP) lint types
 	$(PYTEST) -m "not slow"
 
-test-all: lint types types-of-tests
+test-all: $(STAMP) lint types types-of-tests
 	XLA_FLAGS= $(PYTEST)
 
 # 200,000 files read, 5,000 programs run, every operation on drawn arguments; under an hour.
@@ -97,17 +105,17 @@ fuzz: $(STAMP)
 opinfo: $(STAMP)
 	$(BIN)/python -m tests.opinfo --results $(OUT)/opinfo/results.jsonl --report docs/op_coverage.md
 
-lint: $(STAMP)
+lint: $(LIBRARIES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m tools.room_lines >/dev/null
 	$(BIN)/python tools/write_stubs.py --check
 
-types: $(STAMP)
+types: $(LIBRARIES)
 	$(PYRIGHT) samba sambaflow pef_schema emulator bench tools examples
 
-types-of-tests: $(STAMP)
+types-of-tests: $(LIBRARIES)
 	$(PYRIGHT) tests
 
 docs: $(STAMP)
