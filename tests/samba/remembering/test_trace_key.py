@@ -378,6 +378,7 @@ print(trace_key(model, collect_inputs(model, torch.ones(2, 8)), inference=False)
 """
 
 
+@pytest.mark.slow  # test_start_line.py starts processes of which the later ones remember
 def test_processes_find_the_same_key(tmp_path: Path) -> None:
     """Texts have another hash in each process, and sets another order."""
     with loaded(tmp_path, FILES):
