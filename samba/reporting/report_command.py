@@ -37,7 +37,8 @@ class BadTimes(SambaError):
     def __init__(self, *, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{quoted(path, 1024)}: {problem} measure-sections --json FILE writes such times."
+            f"{quoted(path, 1024)}: {problem} The times of a PEF are written by its script: "
+            "measure-sections --bench-report-json FILE, or run --timeline FILE."
         )
 
 
@@ -157,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
         "--timeline",
         dest="times",
         metavar="FILE",
-        help="measured times of this PEF: what measure-sections --json wrote, or a timeline",
+        help="measured times of this PEF: what measure-sections --bench-report-json wrote, or a "
+        "timeline",
     )
     parser.add_argument(
         "--machine", metavar="FILE.toml", help="hold it against a machine, see docs/cost.md"

@@ -294,7 +294,7 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
     [
         ("timeline", ["--timeline FILE", "start_timeline", "(docs/run.md, A timeline of runs)"]),
         ("metrics", ["SAMBA_METRICS=1", "(docs/run.md, What has a session done?)"]),
-        ("measure-sections", ["python app.py measure-sections", "docs/tutorial.md"]),
+        ("measure-sections", ["python app.py measure-sections", "docs/cost.md"]),
         ("gate", ["python -m bench gate"]),
     ],
 )
