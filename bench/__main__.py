@@ -16,6 +16,12 @@ from bench.peers import CONTENDERS
 from pef_schema import PefError
 from pef_schema.printable import say_text
 
+_COLUMNS = (
+    "A row has the median of base, the median of head, head over base, and the chance of a rank "
+    "test that both are equal. Exit codes: 0 good, 1 a section is slower, 2 it could not be "
+    "measured. See docs/cost.md."
+)
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -35,15 +41,27 @@ def _parser() -> argparse.ArgumentParser:
     compare.set_defaults(action="compare")
     page_of = commands.add_parser("results", help="write the page of the kept files anew")
     page_of.set_defaults(action="results")
-    gate = commands.add_parser("gate", help="compare section times with a revision's")
+    gate = commands.add_parser(
+        "gate",
+        help="compare section times with those of a revision, or of a kept base",
+        epilog=_COLUMNS,
+    )
     gate.add_argument(
-        "--base", metavar="REV|FILE", help="commit, branch or tag; with --pef a PEF or a kept base"
+        "--base",
+        metavar="REV|FILE",
+        help="what to compare with: a commit, branch or tag; with --pef a PEF or a kept base",
     )
     _add_user_gate(gate)
-    gate.add_argument("--model", nargs="+", choices=CASES, help="cases")
+    gate.add_argument(
+        "--model",
+        nargs="+",
+        choices=CASES,
+        metavar="CASE",
+        help=f"without --pef: compare these cases of the bench: {', '.join(CASES)}",
+    )
     gate.add_argument("--json", type=Path, help="write all that was found here")
     gate.add_argument(
-        "--smaller-is-better", type=Path, help="write github-action-benchmark's array here"
+        "--smaller-is-better", type=Path, help="write here what github-action-benchmark reads"
     )
     _add_gate_settings(gate)
     gate.set_defaults(action="gate")
@@ -119,7 +137,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_user_gate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--pef", type=Path, help="gate this PEF; --base is a PEF or a kept base")
+    parser.add_argument("--pef", type=Path, help="compare this PEF with --base, or keep it")
     parser.add_argument(
         "--keep", metavar="FILE", type=Path, help="with --pef: write the PEF and its times here"
     )
@@ -136,9 +154,11 @@ def _add_user_gate(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--processes", type=_positive, default=3, help="of each side")
-    parser.add_argument("--rounds", type=_positive, default=12, help="samples a process")
-    parser.add_argument("--threads", type=_positive, default=2, help="cores a process")
+    parser.add_argument(
+        "--processes", type=_positive, default=3, help="processes for each side (3)"
+    )
+    parser.add_argument("--rounds", type=_positive, default=12, help="samples in each process (12)")
+    parser.add_argument("--threads", type=_positive, default=2, help="cores for each process (2)")
 
 
 def main(argv: list[str]) -> int:

@@ -38,7 +38,9 @@ class BadBase(BadFile):
     """What a user's PEF is to be compared with is neither a PEF nor a kept base."""
 
     _named = "--base "
-    _wanted = "It is to be a PEF, or what `python -m bench gate --pef PEF --keep FILE` wrote"
+    _wanted = (
+        "It has to be a PEF, or a file that `python -m bench gate --pef PEF --keep FILE` wrote"
+    )
 
 
 class BadSectionTimes(BadFile):

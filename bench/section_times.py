@@ -181,8 +181,9 @@ def _parsed(path: Path) -> dict[str, Any]:
     if isinstance(content, list):
         raise BadBase(
             path=str(path),
-            reason="times alone, as measure-sections writes them; they are of another hour, so no "
-            "verdict can be had from them, but `python -m bench compare` prints them side by side",
+            reason="it holds times alone, as measure-sections writes them. They were measured at "
+            "another time, so they decide nothing; `python -m bench compare` prints two such files "
+            "side by side",
         )
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         got = f"format {content.get('format')!r} version {content.get('version')!r}"

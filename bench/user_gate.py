@@ -51,7 +51,7 @@ def gate_pef(args: Namespace, settings: GateSettings) -> int:
     if args.model:
         raise UserGateUsage("--model is for the bench's own cases, not beside --pef")
     if (args.keep is None) == (args.base is None):
-        raise UserGateUsage("beside --pef give --base, to compare with it, or --keep, to make one")
+        raise UserGateUsage("with --pef, give --base to compare with a base, or --keep to make one")
     if args.keep is not None and (args.json is not None or args.smaller_is_better is not None):
         raise UserGateUsage("--keep judges nothing: --json and --smaller-is-better go with --base")
     if args.base_script is not None and (args.script is None or args.base is None):

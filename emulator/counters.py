@@ -17,7 +17,8 @@ _MANY = 1 << 62
 _EACH = 32
 """Runs of a program that are timed one after the other before only some are."""
 _STRIDE = 61
-"""Of later runs one in so many is timed: a prime, so that no loop of a script falls in with it."""
+"""Of so many later runs two are timed, one after the other, so that the time between them is known:
+a prime, so that no loop of a script falls in with it."""
 _LATEST = 512
 """Timed runs of which each time is kept; of all there are sums."""
 
@@ -51,7 +52,7 @@ class Making:
 
 
 class RunTimes:
-    """Host times of some runs: each of the first few, then one in a prime number.
+    """Host times of some runs: each of the first few, then two in a prime number.
 
     A run asks ``left <= due``, where ``left`` goes down by one with each run; that is all it costs
     while it is not timed.
@@ -62,27 +63,39 @@ class RunTimes:
         host: Seconds that these took on the host before they waited for results.
         wait: Seconds that they waited for results and copied them.
         latest: The two times of the latest of them.
+        pauses: How often the time between two runs is known.
+        between: Seconds of all these.
+        latest_pauses: Those of the latest.
 
     Example:
         >>> times = RunTimes()
-        >>> times.note(10, host=0.001, wait=0.25)
-        >>> times.count, times.wait, times.due
-        (1, 0.25, 9)
+        >>> times.note(10, begun=0.0, host=0.25, wait=0.25)
+        >>> times.note(9, begun=2.0, host=0.25, wait=0.25)
+        >>> times.count, times.wait, times.due, times.between
+        (2, 0.5, 8, 1.5)
     """
 
-    __slots__ = ("count", "due", "host", "latest", "wait")
+    __slots__ = (
+        *("_ended", "between", "count", "due", "host", "latest", "latest_pauses", "pauses"),
+        "wait",
+    )
 
     def __init__(self) -> None:
         self.due = _MANY
         self.count = 0
         self.host = self.wait = 0.0
         self.latest: deque[tuple[float, float]] = deque(maxlen=_LATEST)
+        self.pauses = 0
+        self.between = 0.0
+        self.latest_pauses: deque[float] = deque(maxlen=_LATEST)
+        self._ended = (-1, 0.0)
 
-    def note(self, left: int, *, host: float, wait: float) -> None:
+    def note(self, left: int, *, begun: float, host: float, wait: float) -> None:
         """Take down a run that was timed.
 
         Args:
             left: How many runs were left when it began.
+            begun: When it began, by the clock of the two times.
             host: Seconds that it took on the host before it waited for results.
             wait: Seconds that it waited for results and copied them.
         """
@@ -90,7 +103,14 @@ class RunTimes:
         self.host += host
         self.wait += wait
         self.latest.append((host, wait))
-        self.due = left - (1 if self.count < _EACH else _STRIDE)
+        before, ended = self._ended
+        if before == left + 1:
+            self.pauses += 1
+            self.between += begun - ended
+            self.latest_pauses.append(begun - ended)
+        self._ended = left, begun + host + wait
+        at_once = self.count < _EACH or (self.count - _EACH) % 2
+        self.due = left - (1 if at_once else _STRIDE - 1)
 
 
 class DeviceCounters:

@@ -138,8 +138,9 @@ class RegionMismatch(DeviceError):
     def __init__(self, *, name: str, found: str, wanted: str, hint: str = "") -> None:
         self.name, self.found, self.wanted, self.hint = name, found, wanted, hint
         advice = hint or (
-            "pass tensors of that form (drop_last=True for a loader's last batch) or compile again "
-            "for the new one."
+            "pass tensors of that form (drop_last=True for a loader's last batch), compile again "
+            "for the new one, or evaluate with samba.session.evaluator(model), which takes batches "
+            "of any size."
         )
         super().__init__(
             f"tensor {quoted(name)}: found {found}, the program was compiled for {wanted}. "

@@ -38,7 +38,8 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
 _OF_SCRIPTS: Mapping[str, str] = MappingProxyType(
     {
         **{
-            command: f"give it to your script: python app.py {command} (docs/tutorial.md)"
+            command: f"give it to your script: python app.py {command} "
+            f"({'docs/cost.md' if command.startswith('measure') else 'docs/tutorial.md'})"
             for command in COMMANDS
         },
         "timeline": "a script takes one: python app.py run --timeline FILE, or "

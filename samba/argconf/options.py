@@ -111,7 +111,7 @@ _SPLITS = ("none", "batch", "weight")
 _count.__name__ = "int"  # argparse names the type where the text is no number
 
 _USED: tuple[Option, ...] = (
-    _value("-b --batch-size", _ALL, "samples in a batch", type=_count, default=1),
+    _value("-b --batch-size", _ALL, "samples in a batch (default 1)", type=_count, default=1),
     _value(
         "-mb --microbatch-size",
         _ALL,

@@ -113,10 +113,10 @@ def tell_unread(args: argparse.Namespace, redeclared: Collection[str] = ()) -> N
     for field, spelt in unread_options(args).items():
         if field not in silent or field in redeclared:
             follows = field in _SETTLED and args.command != "compile"
-            why = "a run follows its PEF in" if follows else "nothing has read"
+            why = "which a run takes from its PEF" if follows else "which the script has not read"
             unread.setdefault(why, []).append(spelt)
     if unread:
-        parts = "; ".join(f"{why} {', '.join(names)}" for why, names in unread.items())
+        parts = "; ".join(f"{', '.join(names)}, {why}" for why, names in unread.items())
         deviations.tell("option-without-effect", f"options without effect: {parts}")
 
 

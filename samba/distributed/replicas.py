@@ -474,9 +474,9 @@ def _tell_if_unjoined() -> None:
         if launch is not None and launch.size > 1:
             tell(
                 "lone-replica",
-                f"{launch.launcher} has started {launch.size} processes, and this one trains by "
-                "itself: give the script --data-parallel (parse_app_args then joins them), or set "
-                "up torch.distributed before utils.trace_graph",
+                f"a launcher (variables of {launch.launcher}) has started {launch.size} processes, "
+                "and this one trains by itself: give the script --data-parallel (parse_app_args "
+                "then joins them), or set up torch.distributed before utils.trace_graph",
             )
 
 

@@ -314,7 +314,7 @@ def _estimate(arguments: Sequence[str]) -> int:
             machine_toml(machine).encode(),
             inputs={"the PEF": args.pef},
             what="machine",
-            then=f"estimate --machine {args.save}",
+            then=f"python -m samba estimate {args.pef} --machine {args.save}",
             told=sys.stderr if args.json else None,
         )
     schedules = [i for i, s in enumerate(program.schedules) if graph in (None, s.graph)]

@@ -22,10 +22,10 @@ def graph_changes(both: Both) -> Iterator[Change]:
 
 
 def line_changes(both: Both) -> Iterator[Change]:
-    """Source lines of nodes that both programs have, as one change for each graph."""
+    """Source lines of nodes that both programs have, each once, as one change for each graph."""
     for i, j in both.pairs.graphs.items():
         graphs = _Graphs(both, i, j)
-        yield from renamed(f"{graphs.where}lines of nodes", list(graphs.moved()))
+        yield from renamed(f"{graphs.where}lines of nodes", list(dict.fromkeys(graphs.moved())))
 
 
 def home_changes(both: Both) -> Iterator[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from emulator.costs.machine_file import BadMachineFile, read_machine
 from pef_schema import read_info, read_pef
 from pef_schema.errors import SambaError, quoted
 from pef_schema.printable import say_text
+from pef_schema.program_facts import modules_of, owners
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
 from samba.reporting.page import Times, page
 from samba.support.strict_json import NotJson, parse_json
@@ -36,17 +37,18 @@ class BadTimes(SambaError):
     def __init__(self, *, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{quoted(path, 1024)}: {problem} measure-sections --json FILE writes such times."
+            f"{quoted(path, 1024)}: {problem} The times of a PEF are written by its script: "
+            "measure-sections --bench-report-json FILE, or run --timeline FILE."
         )
 
 
-def section_seconds(path: str, known: set[str]) -> dict[str, float]:
+def section_seconds(path: str, known: Mapping[str, Collection[str]]) -> dict[str, float]:
     """The median time of a call by the section's name.
 
     Args:
         path: What ``measure-sections --json`` wrote, or a Chrome trace whose events of the track
             ``sections`` carry the section's name.
-        known: Names of the program's sections.
+        known: The modules of the program's sections by name.
 
     Returns:
         Seconds by name; sections that the file does not have are missing.
@@ -62,7 +64,7 @@ def section_seconds(path: str, known: set[str]) -> dict[str, float]:
         raise BadTimes(path=path, problem=f"it cannot be read: {error.strerror}.") from None
     except NotJson as error:
         raise BadTimes(path=path, problem=f"it cannot be read: {error}.") from None
-    times = _of_rows(found) if isinstance(found, list) else _of_trace(found)
+    times, modules = _of_rows(found) if isinstance(found, list) else _of_trace(found)
     if not times:
         raise BadTimes(path=path, problem="it holds no times of sections.")
     named = {name: seconds for name, seconds in times.items() if name in known}
@@ -70,28 +72,50 @@ def section_seconds(path: str, known: set[str]) -> dict[str, float]:
         raise BadTimes(
             path=path, problem="none of its sections is of this PEF: it is of another program."
         )
+    for name in named:
+        if name in modules and modules[name] != set(known[name]):
+            raise BadTimes(
+                path=path,
+                problem=f"section {quoted(name)} has other modules there than in this PEF: it is "
+                "of another program, or of this one compiled otherwise.",
+            )
     return named
 
 
-def _of_rows(rows: list[Any]) -> dict[str, float]:
-    return {
-        row["name"]: row["median_ms"] / 1e3
+_Found = tuple[dict[str, float], dict[str, set[str]]]
+"""Seconds of sections by name, and the modules of those of which the file tells them."""
+
+
+def _of_rows(rows: list[Any]) -> _Found:
+    taken = [
+        row
         for row in rows
         if isinstance(row, dict)
         and isinstance(row.get("name"), str)
         and _is_time(row.get("median_ms"))
+    ]
+    return {row["name"]: row["median_ms"] / 1e3 for row in taken}, {
+        row["name"]: set(row["modules"]) for row in taken if _are_texts(row.get("modules"))
     }
 
 
-def _of_trace(trace: Any) -> dict[str, float]:
+def _of_trace(trace: Any) -> _Found:
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     spent: dict[str, list[float]] = {}
+    modules: dict[str, set[str]] = {}
     for event in events if isinstance(events, list) else ():
         if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") != _TRACK:
             continue
         if isinstance(event.get("name"), str) and _is_time(event.get("dur")):
             spent.setdefault(event["name"], []).append(event["dur"] / 1e6)
-    return {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
+            facts = event.get("args")
+            if isinstance(facts, dict) and _are_texts(facts.get("modules")):
+                modules[event["name"]] = set(facts["modules"])
+    return {name: sorted(times)[len(times) // 2] for name, times in spent.items()}, modules
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
 def _is_time(value: Any) -> bool:
@@ -134,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
         "--timeline",
         dest="times",
         metavar="FILE",
-        help="measured times: what measure-sections --json wrote, or a timeline",
+        help="measured times of this PEF: what measure-sections --bench-report-json wrote, or a "
+        "timeline",
     )
     parser.add_argument(
         "--machine", metavar="FILE.toml", help="hold it against a machine, see docs/cost.md"
@@ -151,7 +176,8 @@ def _report(args: argparse.Namespace) -> int:
         times = None
         if args.times is not None:
             inputs["the file of times"] = args.times
-            known = {section.name for section in program.sections}
+            owned = owners(program)
+            known = {s.name: modules_of(program, s, owned) for s in program.sections}
             times = Times(source=args.times, seconds=section_seconds(args.times, known))
     except (BadMachineFile, BadTimes) as error:
         say_text(f"error: {error}", file=sys.stderr)

@@ -54,6 +54,9 @@ class Totals:
         timed: Runs that were timed.
         host_seconds, wait_seconds: Of those, before waiting for results, and waiting.
         latest: The two times of the latest of them.
+        pauses: Times between two runs that are known.
+        between_seconds: All these together.
+        latest_pauses: The latest of them.
     """
 
     compiles: int = 0
@@ -68,12 +71,16 @@ class Totals:
     host_seconds: float = 0.0
     wait_seconds: float = 0.0
     latest: tuple[tuple[float, float], ...] = ()
+    pauses: int = 0
+    between_seconds: float = 0.0
+    latest_pauses: tuple[float, ...] = ()
 
     def __add__(self, more: Totals) -> Totals:
         """Both together."""
         added = {f.name: getattr(self, f.name) + getattr(more, f.name) for f in fields(self)}
         added["sources"] = tuple(map(operator.add, self.sources, more.sources))
-        added["latest"] = added["latest"][-_LATEST:]
+        for name in ("latest", "latest_pauses"):
+            added[name] = added[name][-_LATEST:]
         return Totals(**added)
 
 
@@ -101,6 +108,9 @@ def totals_of(counters: DeviceCounters) -> Totals:
         host_seconds=times.host,
         wait_seconds=times.wait,
         latest=tuple(times.latest),
+        pauses=times.pauses,
+        between_seconds=times.between,
+        latest_pauses=tuple(times.latest_pauses),
     )
 
 
@@ -171,12 +181,16 @@ class Metrics:
             "timed_runs": totals.timed,
             "host_seconds": _times(hosts, totals.host_seconds, totals.timed),
             "wait_seconds": _times(waits, totals.wait_seconds, totals.timed),
+            "between_seconds": _times(
+                list(totals.latest_pauses), totals.between_seconds, totals.pauses
+            ),
         }
 
     def __str__(self) -> str:
         """A report for people."""
         figures = self.as_dict()
         cache, host, wait = figures["cache"], figures["host_seconds"], figures["wait_seconds"]
+        between, timed = figures["between_seconds"], some(figures["timed_runs"], "timed run")
         of = f" of rank {self.rank} of {self.size}" if self.size > 1 else ""
         rows = [
             ("traces", some(self.traces, "model") + f" in {seconds_text(self.trace_seconds)}"),
@@ -194,8 +208,9 @@ class Metrics:
             ("runs", f"{figures['runs']:,}; prepared anew {figures['prepared']:,}"),
             ("to the device", bytes_text(figures["bytes_to_device"])),
             ("from the device", bytes_text(figures["bytes_from_device"])),
-            ("host time of a run", _spread(host, figures["timed_runs"])),
-            ("waiting for results", _spread(wait, figures["timed_runs"])),
+            ("host time of a run", _spread(host, timed)),
+            ("waiting for results", _spread(wait, timed)),
+            ("between two runs", _spread(between, some(self.totals.pauses, "pause"))),
         ]
         return table((f"metrics{of}", ""), rows, width=_WIDTH)
 
@@ -213,12 +228,12 @@ def _times(latest: list[float], total: float, count: int) -> dict[str, float] | 
     }
 
 
-def _spread(times: dict[str, float] | None, count: int) -> str:
+def _spread(times: dict[str, float] | None, count: str) -> str:
     if times is None:
         return "none timed"
     return (
         f"median {seconds_text(times['median'])}, p95 {seconds_text(times['p95'])}, "
-        f"mean {seconds_text(times['mean'])} of {some(count, 'timed run')}"
+        f"mean {seconds_text(times['mean'])} of {count}"
     )
 
 

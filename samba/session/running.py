@@ -204,7 +204,7 @@ class Runner:
         outputs = self._fetch()
         if self._counters.compiles == compiles:
             wait = perf_counter() - started
-            self._times.note(self.mark, host=started - begun, wait=wait)
+            self._times.note(self.mark, begun=begun, host=started - begun, wait=wait)
         return outputs
 
     def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:

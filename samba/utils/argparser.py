@@ -225,7 +225,8 @@ def _tell_nothing_measured(command: str, process: int) -> None:
     why = "" if session.has_run else ", because the script does nothing with this command"
     say(
         f"{command}: nothing was measured{why}. It would have to call samba.utils."
-        f"{command.replace('-', '_')}(...) or samba.utils.common.common_app_driver(...).",
+        f"{command.replace('-', '_')}(...) or samba.utils.common.common_app_driver(...): "
+        "docs/cost.md shows the lines.",
         file=sys.stderr,
     )
     if not session.has_run:

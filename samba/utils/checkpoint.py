@@ -275,6 +275,8 @@ def _files(place: Path) -> list[Path]:
     for name in _SINGLE:
         if place.is_dir() and (folder / name).is_file():
             return [folder / name]
+    if not place.is_dir():
+        raise BadCheckpoint(path=str(place), problem="found no checkpoint: there is no such file")
     raise BadCheckpoint(
         path=str(place),
         problem=f"found no checkpoint; wanted one of {', '.join((*_INDICES, *_SINGLE))}",
@@ -379,11 +381,27 @@ def read_pickled(file: Path, mmap: bool = True) -> Mapping[str, torch.Tensor]:
     if not isinstance(loaded, Mapping) or not all(
         isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in loaded.items()
     ):
-        raise BadCheckpoint(path=str(file), problem="it holds no dict of tensors by name")
+        raise BadCheckpoint(path=str(file), problem=_no_state(file, loaded))
     try:
         return {key: readable(values, key) for key, values in loaded.items()}
     except UnreadableTensor as error:
         raise BadCheckpoint(path=str(file), problem=str(error)) from None
+
+
+def _no_state(file: Path, loaded: Any) -> str:
+    """What a file holds instead of tensors by name, and which of its parts may be meant."""
+    problem = "it holds no dict of tensors by name"
+    if not isinstance(loaded, Mapping):
+        return problem
+    texts = [key for key in loaded if isinstance(key, str)]
+    states = [key for key in texts if isinstance(loaded[key], Mapping)]
+    if not states:
+        return problem
+    return (
+        f"{problem}, but a dict with {some_of([literal(key) for key in texts], most=_LISTED)}. "
+        "Give a file of the model's state_dict() alone, for instance of "
+        f"torch.load({literal(file.name)})[{literal(states[0])}]"
+    )
 
 
 def load_pickle(file: Path, *, mmap: bool = True) -> Any:

@@ -311,7 +311,9 @@ def _traced_batch(inputs: Any, batch_size: int, function: str) -> int:
     if len(sizes) != 1 or batch_size in sizes:
         return batch_size
     (traced,) = sizes
-    say(f"{function}: the inputs are batches of {traced}, which counts; {batch_size} was given.")
+    say(
+        f"{function}: the inputs are batches of {traced}, which counts; batch_size is {batch_size}."
+    )
     return traced
 
 

@@ -220,7 +220,7 @@ def test_a_launched_process_that_trains_alone_is_told(folder, caplog, monkeypatc
         monkeypatch.setenv(name, value)
     loaded(folder)
     (line,) = told(caplog)
-    assert "torch has started 2 processes" in line
+    assert "a launcher (variables of torch) has started 2 processes" in line
     assert "--data-parallel" in line
     caplog.clear()
     monkeypatch.setenv("RANK", "7")  # of 2: a contradiction, but nobody asked

@@ -226,14 +226,15 @@ def test_graphs_are_chosen(tmp_path: Path) -> None:
 def test_times_from_files(tmp_path: Path) -> None:
     rows = tmp_path / "rows.json"
     rows.write_text(json.dumps([{"name": "a", "median_ms": 2.0}, {"name": "b", "median_ms": "x"}]))
-    assert section_seconds(str(rows), {"a", "b"}) == {"a": 2e-3}
+    known = {"a": ("net", "net__in"), "b": ()}
+    assert section_seconds(str(rows), known) == {"a": 2e-3}
     trace = tmp_path / "trace.json"
     events = [
         {"ph": "X", "cat": "sections", "name": "a", "ts": 0, "dur": d} for d in (1000, 3000, 2000)
     ]
     events += [{"ph": "X", "cat": "host", "name": "a", "dur": 9e9}, {"ph": "M"}, 7]
     trace.write_text(json.dumps({"traceEvents": events}))
-    assert section_seconds(str(trace), {"a"}) == {"a": 2e-3}
+    assert section_seconds(str(trace), known) == {"a": 2e-3}
     for text, said in (
         ("{", "not JSON"),
         ("{}", "no times"),
@@ -244,10 +245,25 @@ def test_times_from_files(tmp_path: Path) -> None:
     ):
         rows.write_text(text)
         with pytest.raises(BadTimes, match=said):
-            section_seconds(str(rows), {"a"})
+            section_seconds(str(rows), known)
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(BadTimes, match="cannot be read"):
-            section_seconds(str(path), {"a"})
+            section_seconds(str(path), known)
+
+
+def test_times_of_a_section_with_other_modules_are_refused(tmp_path: Path) -> None:
+    """Sections of any program are called fwd_0: another PEF's times would stand on the page."""
+    path, known = tmp_path / "times.json", {"a": ("net", "net__in")}
+    for modules, same in ((["net__in", "net"], True), (["net"], False), (["net", "other"], False)):
+        row = {"name": "a", "median_ms": 2.0, "modules": modules}
+        event = {"ph": "X", "cat": "sections", "name": "a", "dur": 2000, "args": row}
+        for found in ([row], {"traceEvents": [event]}):
+            path.write_text(json.dumps(found))
+            if same:
+                assert section_seconds(str(path), known) == {"a": 2e-3}
+            else:
+                with pytest.raises(BadTimes, match="section a has other modules there"):
+                    section_seconds(str(path), known)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -146,23 +147,38 @@ def test_host_times_of_runs(pefs):
         samba.session.run(named(other_batch(seed)), scene.model.output_tensors)
     found = counted()
     timed = found["timed_runs"] - before["timed_runs"]
-    assert 30 < timed < 40  # the first 32, then one in 61
-    for key in ("host_seconds", "wait_seconds"):
+    assert 30 < timed < 40  # the first 32, then two in 61
+    for key in ("host_seconds", "wait_seconds", "between_seconds"):
         times = found[key]
         assert 0 < times["median"] <= times["p95"] <= times["max"]
         assert 0 < times["mean"] < 1
 
 
-def test_one_run_in_a_prime_number_is_timed_later():
+def test_time_between_two_runs_is_the_scripts(pefs):
+    """What the script does between two runs is in no time of a run."""
+    scene = pefs.loaded(MLP)
+    for _ in range(6):
+        samba.session.run(scene.inputs, scene.model.output_tensors)
+        time.sleep(0.05)
+    times = samba.session._book.devices("")[-1].counters.times
+    assert times.pauses == times.count - 1 == 4  # the first run compiles
+    assert min(times.latest_pauses) >= 0.05
+    assert times.between == pytest.approx(sum(times.latest_pauses))
+    assert "between two runs" in str(samba.session.metrics())
+
+
+def test_two_runs_in_a_prime_number_are_timed_later():
     times = RunTimes()
     noted = []
     for left in range(1000, 0, -1):
         if left <= times.due:
-            times.note(left, host=1.0, wait=2.0)
+            times.note(left, begun=10.0 * (1000 - left), host=1.0, wait=2.0)
             noted.append(1000 - left)
-    assert noted[:33] == [*range(32), 31 + 61]
-    assert {b - a for a, b in itertools.pairwise(noted[32:])} == {61}
+    assert noted[:34] == [*range(32), 31 + 60, 31 + 61]
+    assert {b - a for a, b in itertools.pairwise(noted[33::2])} == {61}
     assert (times.count, times.host, times.wait) == (len(noted), len(noted), 2 * len(noted))
+    assert times.pauses == sum(b - a == 1 for a, b in itertools.pairwise(noted))
+    assert set(times.latest_pauses) == {7.0}
 
 
 def test_traces_are_counted_with_their_time(tmp_path):
@@ -200,7 +216,7 @@ def test_devices_that_are_gone_leave_their_counts():
     for turn in range(5):
         device = Device()
         device.counters.to_device += 10
-        device.counters.times.note(turn, host=1.0, wait=0.0)
+        device.counters.times.note(turn, begun=0.0, host=1.0, wait=0.0)
         book.add(device)
         assert len(book._devices) <= 2
     found = book.metrics()
@@ -218,14 +234,15 @@ def test_totals_add_up_in_every_count():
     for source in Source:
         counters.sources[source] = 2
     next(counters.ticks)
-    counters.times.note(0, host=1.0, wait=2.0)
+    for left, begun in ((1, 0.0), (0, 4.0)):
+        counters.times.note(left, begun=begun, host=1.0, wait=2.0)
     one = totals_of(counters)
     both = one + one
     for field in Totals.__dataclass_fields__:
         single, double = getattr(one, field), getattr(both, field)
         if field == "sources":
             assert double == tuple(2 * n for n in single) and min(single) == 2
-        elif field == "latest":
+        elif field in ("latest", "latest_pauses"):
             assert double == (*single, *single) and single
         else:
             assert double == 2 * single > 0, field

@@ -264,7 +264,7 @@ def test_throughput_counts_the_batch_of_the_inputs(ended):
     """The command line says 1, as nothing was given; the inputs are batches of 4."""
     done = ended["batch"]
     assert done.returncode == 0, done.stderr
-    assert "the inputs are batches of 4, which counts; 1 was given" in done.stdout
+    assert "the inputs are batches of 4, which counts; batch_size is 1" in done.stdout
     (rate,) = [line for line in done.stdout.splitlines() if line.startswith("e2e_throughput")]
     throughput, latency = float(rate.split()[1]), float(rate.split()[-2])
     assert throughput * latency == pytest.approx(4)
@@ -294,7 +294,7 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
     [
         ("timeline", ["--timeline FILE", "start_timeline", "(docs/run.md, A timeline of runs)"]),
         ("metrics", ["SAMBA_METRICS=1", "(docs/run.md, What has a session done?)"]),
-        ("measure-sections", ["python app.py measure-sections", "docs/tutorial.md"]),
+        ("measure-sections", ["python app.py measure-sections", "docs/cost.md"]),
         ("gate", ["python -m bench gate"]),
     ],
 )
