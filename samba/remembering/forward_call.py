@@ -94,7 +94,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
 
 
 def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
-    log = CallLog(_known(model))
+    log = CallLog()
     made: dict[int, Any] = {}
     for entry in given.tensors:
         made.setdefault(
@@ -103,6 +103,7 @@ def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
     args, kwargs = given.call_with([made[id(entry.tensor)] for entry in given.tensors])
     with (
         samba_names(model, given),
+        _stood_in_for(model, log),
         _paths(model, log),
         late_compiler(),
         exporting(),
@@ -122,14 +123,35 @@ def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
     return log
 
 
-def _known(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str]]:
-    """Parameters and buffers, whose values no trace depends on, with their paths."""
-    return {
-        id(tensor): (tensor, f"{path}.{name}")
-        for path, module in reversed(list(model.named_modules()))
-        for name, tensor in (*parameters_of(module).items(), *buffers_of(module).items())
-        if tensor is not None
-    }
+@contextmanager
+def _stood_in_for(model: torch.nn.Module, log: CallLog) -> Iterator[None]:
+    """While active, tensors without values stand for parameters and buffers, as in a trace.
+
+    Where code has another way to one of them, such as a list, it is a constant of the graph. What
+    ``forward`` puts in the place of one is logged.
+    """
+    modules = list(model.named_modules())
+    holders: list[dict[str, Any]] = [
+        holder for _, module in modules for holder in (parameters_of(module), buffers_of(module))
+    ]
+    before = [dict(holder) for holder in holders]
+    made: dict[int, Any] = {}
+    for path, module in modules:
+        for holder in (parameters_of(module), buffers_of(module)):
+            for name, tensor in holder.items():
+                if tensor is not None and id(tensor) not in made:
+                    made[id(tensor)] = log.held(tensor, f"{path}.{name}")
+    try:
+        for holder in holders:
+            holder.update({k: made[id(t)] for k, t in holder.items() if t is not None})
+        yield
+        for holder in holders:
+            for name, tensor in holder.items():
+                log.put(f"{name} {None if tensor is None else log.place_of(tensor)}")
+    finally:
+        for holder, entries in zip(holders, before, strict=True):
+            holder.clear()
+            holder.update(entries)
 
 
 @contextmanager

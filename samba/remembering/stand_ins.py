@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.fx.traceback import get_current_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -68,11 +69,18 @@ class StandIn(FakeTensor):
         number: Its number in the log.
         memory: The number of the tensor whose memory it has.
         requires_grad: As of any tensor.
+        is_parameter: Whether ``isinstance`` finds a parameter.
     """
 
     @staticmethod
     def __new__(
-        cls, meta: torch.Tensor, number: int, memory: int, *, requires_grad: bool = False
+        cls,
+        meta: torch.Tensor,
+        number: int,
+        memory: int,
+        *,
+        requires_grad: bool = False,
+        is_parameter: bool = False,
     ) -> StandIn:
         self = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -85,6 +93,8 @@ class StandIn(FakeTensor):
             requires_grad=requires_grad,
         )
         self.meta, self.number, self.memory = meta, number, memory
+        if is_parameter:
+            self._is_param = True
         return self
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -105,32 +115,34 @@ class StandIn(FakeTensor):
 class CallLog(TorchDispatchMode):
     """While active, operations are logged, and give tensors that stand for their results.
 
-    Args:
-        known: Tensors whose values do not count, each by its identity with the text that stands
-            for it: the parameters and buffers of a model.
+    Tensors with values that the call meets are constants of a graph, and their values are logged.
     """
 
     supports_higher_order_operators = True  # they are refused by name
 
-    def __init__(self, known: Mapping[int, tuple[torch.Tensor, str]]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._known = {key: text for key, (_, text) in known.items()}
-        self._memory = {
-            memory: text
-            for tensor, text in known.values()
-            if (memory := _memory_of(tensor)) is not None
-        }
         self._state = hashlib.sha256()
         self._bytes = 0
-        self._twins: dict[int, tuple[torch.Tensor, StandIn]] = {}
-        """What stands for tensors that the call has met, by their identities."""
+        self._held: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
+        """Parameters and buffers by the numbers of what stands for them, each with its path."""
+        self._constants: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
+        """What stands for constants, by their identities, each with the digest of its values."""
         self._written: set[int] = set()
         """Numbers of tensors whose memory was written."""
         self._made = 0
         self.functions = _FunctionLog(self)
 
     def hexdigest(self) -> str:
-        """The digest of the log."""
+        """The digest of the log.
+
+        Raises:
+            Incomparable: If a constant is no longer what it was when the call met it.
+        """
+        for tensor, _, digest in self._constants.values():
+            with outside_of_trace():
+                if digest_of(tensor) != digest:
+                    raise Incomparable("forward()", "changes the values of a constant")
         return self._state.hexdigest()
 
     def put(self, text: str) -> None:
@@ -147,6 +159,22 @@ class CallLog(TorchDispatchMode):
             requires_grad: As of any tensor.
         """
         return self._wrapped(_meta_like(form), requires_grad=requires_grad)
+
+    def held(self, tensor: torch.Tensor, path: str) -> StandIn:
+        """A new tensor for a parameter or a buffer, whose values do not count unless they are read.
+
+        Args:
+            tensor: The parameter or buffer.
+            path: Its path from the model on.
+        """
+        twin = self._wrapped(
+            _meta_like(tensor),
+            requires_grad=tensor.requires_grad,
+            is_parameter=isinstance(tensor, torch.nn.Parameter),
+        )
+        self.put(f"t{twin.number} {path}")
+        self._held[twin.number] = tensor, twin, path
+        return twin
 
     def place_of(self, tensor: torch.Tensor) -> str:
         """The name of a tensor in the log.
@@ -165,6 +193,8 @@ class CallLog(TorchDispatchMode):
         if torch.Tag.inplace_view in func.tags:
             raise Incomparable(str(func), "changes the form of a tensor in place")
         words = [func.name(), "grad" if torch.is_grad_enabled() else "no grad"]
+        if marks := get_current_meta().get("custom"):
+            words.append(repr(sorted(marks.items())))  # of session.disable_graphamp(), for example
         metas = self._taken(args, words)
         options: dict[str, Any] = {}
         for key, value in (kwargs or {}).items():
@@ -183,6 +213,8 @@ class CallLog(TorchDispatchMode):
             raise Incomparable(str(func), f"has no result without values: {error}") from None
         if is_mutable(func):
             written = _written(func, args, kwargs or {})
+            if not all(isinstance(tensor, StandIn) for tensor in written):
+                raise Incomparable("forward()", "writes into a constant")  # autograd would mark it
             self._written |= {self._stand_in_of(tensor).memory for tensor in written}
             if _returns(func, write=True):
                 if len(written) != len(returns_of(func)):
@@ -212,41 +244,44 @@ class CallLog(TorchDispatchMode):
             return type(result)(self._given(item, memory) for item in result)
         return result
 
-    def _wrapped(
-        self, meta: torch.Tensor, memory: int = 0, *, requires_grad: bool = False
-    ) -> StandIn:
+    def _wrapped(self, meta: torch.Tensor, memory: int = 0, **options: bool) -> StandIn:
         if meta.layout is not torch.strided or not meta.is_meta:
             raise Incomparable("an operation", f"makes a {meta.layout} tensor on {meta.device}")
         self._made += 1
-        return StandIn(meta, self._made, memory or self._made, requires_grad=requires_grad)
+        return StandIn(meta, self._made, memory or self._made, **options)
 
     def _stand_in_of(self, tensor: torch.Tensor) -> StandIn:
         return tensor if isinstance(tensor, StandIn) else self._twin(tensor)
 
     def _twin(self, tensor: torch.Tensor) -> StandIn:
-        """What stands for a tensor of the model, or for a constant."""
-        if (known := self._twins.get(id(tensor))) is not None:
+        """What stands for a constant."""
+        if (known := self._constants.get(id(tensor))) is not None:
             return known[1]
-        text = self._known.get(id(tensor))
-        if text is None and (owner := self._memory.get(_memory_of(tensor) or 0)) is not None:
-            text = f"memory of {owner}"  # .data of a parameter, for example
         twin = self._wrapped(_meta_like(tensor))
-        form = tuple(tensor.shape), strides_of(host_of(tensor)), tensor.dtype
-        self.put(f"t{twin.number} {form} {text or self._digest(tensor)}")
-        self._twins[id(tensor)] = tensor, twin
+        form = strides_of(host_of(tensor)), tensor.requires_grad
+        digest = self._digest(tensor)
+        self.put(f"t{twin.number} {form} {digest}")
+        self._constants[id(tensor)] = tensor, twin, digest
         return twin
 
     def _value_of(self, tensor: torch.Tensor) -> Any:
         """The number in a buffer or a constant that the call has left as it was."""
-        if isinstance(tensor, StandIn):
+        if not isinstance(tensor, StandIn):
+            self._twin(tensor)
+            source, path = tensor, ""
+        elif tensor.number in self._held:
+            source, _, path = self._held[tensor.number]
+        else:
             raise Incomparable("forward()", "reads the value of a tensor")
-        memory = _memory_of(tensor)
-        for other, twin in self._twins.values():
+        if isinstance(source, FakeTensor):
+            raise Incomparable("forward()", "reads a value that is not there")
+        memory = _memory_of(source)
+        for other, twin, _ in self._held.values():
             if twin.memory in self._written and memory in (None, _memory_of(other)):
                 raise Incomparable("forward()", "reads a value that it has changed")
         with outside_of_trace():
-            value = tensor.item()
-        self.put(f"value {value!r} {self._known.get(id(tensor))}")
+            value = source.item()
+        self.put(f"value {value!r} {path}")
         return value
 
     def _digest(self, tensor: torch.Tensor) -> str:

@@ -272,7 +272,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     "changes its state": ("self.steps_done = 1", "changes steps_done"),
     "draws from Python's generator": ("x = x * random.random()", "draws from Python's random"),
     "reads a value": ("x = x * x.sum().item()", "reads the value of a tensor"),
-    "reads what it has changed": ("self.steps.add_(1).item()", "reads a value that it has changed"),
+    "reads what it has changed": ("self.seen.add_(1).item()", "reads a value that it has changed"),
+    "writes into a constant": ("self.steps.add_(1)", "writes into a constant"),
     "branches": ("x = x if x.sum() > 0 else -x", "reads the value of a tensor"),
     "finds what is not zero": ("x = x[x.nonzero()[:, 0]]", "nonzero"),
     "changes a form in place": ("x = x.clone().t_().t_()", "changes the form"),
@@ -306,6 +307,7 @@ class Net(nn.Module):
         super().__init__()
         self.linear = nn.Linear(8, 8)
         self.steps = torch.zeros(())
+        self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, x):
         x = self.linear(x)
