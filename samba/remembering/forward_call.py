@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.modules.module import (
 from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
 from samba.remembering.stand_ins import CallLog, Incomparable
+from samba.remembering.surroundings import unchanged_surroundings
 from samba.support.deviations import hearing
 from samba.support.late_compiler import late_compiler
 from samba.support.tracing import one_trace
@@ -56,11 +57,14 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         Exception: What ``forward`` raises.
     """
     state = TraceState(model)
+    if iterators := state.iterators():
+        raise Incomparable(iterators[0], "is an iterator, which cannot go back")
     try:
         with (
             HANDLER_ERRORS,
             one_trace(),
             HELD.but_in_scripts(),
+            unchanged_surroundings(),
             as_traced(model, state, inference=inference),
         ):
             digest = _digest(model, given)
@@ -70,8 +74,6 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
     changes = [change.path for change in state.changes()]
     if changes or state.moved:
         raise Incomparable("forward()", f"changes {', '.join(changes) or 'hooks'}")
-    if state.drew:
-        raise Incomparable("forward()", f"draws from {state.drew}")
     return digest
 
 
@@ -82,7 +84,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
         warnings.catch_warnings(record=True) as warned,
         hearing(muted=True) as told,
         redirect_stdout(printed),
-        torch.random.fork_rng(devices=[]),
+        redirect_stderr(printed),
     ):
         log = _logged(model, given)
     if warned or printed.getvalue():
@@ -94,7 +96,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
 
 
 def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
-    log = CallLog()
+    log = CallLog(_names_of_attributes(model))
     made: dict[int, Any] = {}
     for entry in given.tensors:
         made.setdefault(
@@ -121,6 +123,16 @@ def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
             log.put(repr(leaf))
     _refuse_own_gradients([leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
     return log
+
+
+def _names_of_attributes(model: torch.nn.Module) -> dict[int, str]:
+    """Paths of the tensors that are plain attributes, by their identities: constants get names."""
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                names[id(value)] = f"{names.get(id(value), '')} {path}.{name}"
+    return names
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from samba.tracer.torch_internals import (
     is_mutable,
     outside_of_trace,
     returns_of,
+    tree_leaves,
 )
 
 __all__ = ["CallLog", "Incomparable", "StandIn", "digest_of"]
@@ -116,12 +117,16 @@ class CallLog(TorchDispatchMode):
     """While active, operations are logged, and give tensors that stand for their results.
 
     Tensors with values that the call meets are constants of a graph, and their values are logged.
+
+    Args:
+        names: What the graph calls some of them, by their identities.
     """
 
     supports_higher_order_operators = True  # they are refused by name
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()
+        self._names = names
         self._state = hashlib.sha256()
         self._bytes = 0
         self._held: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
@@ -245,6 +250,7 @@ class CallLog(TorchDispatchMode):
         return result
 
     def _wrapped(self, meta: torch.Tensor, memory: int = 0, **options: bool) -> StandIn:
+        self.put(str(meta.dtype))  # torch's default is none of the arguments
         if meta.layout is not torch.strided or not meta.is_meta:
             raise Incomparable("an operation", f"makes a {meta.layout} tensor on {meta.device}")
         self._made += 1
@@ -258,9 +264,9 @@ class CallLog(TorchDispatchMode):
         if (known := self._constants.get(id(tensor))) is not None:
             return known[1]
         twin = self._wrapped(_meta_like(tensor))
-        form = strides_of(host_of(tensor)), tensor.requires_grad
+        form = strides_of(host_of(tensor)), tensor.requires_grad, _labels_of(tensor)
         digest = self._digest(tensor)
-        self.put(f"t{twin.number} {form} {digest}")
+        self.put(f"t{twin.number} {form} {digest} {self._names.get(id(tensor))}")
         self._constants[id(tensor)] = tensor, twin, digest
         return twin
 
@@ -321,6 +327,8 @@ class _FunctionLog(TorchFunctionMode):
         if name is None:
             if func in _HOOKS:
                 raise Incomparable(func.__qualname__, "registers a hook")
+            if func in _GRADIENTS:
+                raise Incomparable("forward()", "reaches for its gradients")
             owner = getattr(func, "__self__", None)
             name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
             name = self._names[func] = f"{name} {getattr(owner, '__name__', '')}"
@@ -328,6 +336,16 @@ class _FunctionLog(TorchFunctionMode):
 
 
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+_GRADIENTS = (
+    *(torch.Tensor.backward, torch.autograd.backward),
+    torch.Tensor.grad_fn.__get__,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+)
+"""Functions that reach for gradients: hooks can be put on what they return, and leaves be marked."""
+
+
+def _labels_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    """Names of a SambaTensor, and others that its user has given it."""
+    return sorted((k, v) for k, v in vars(tensor).items() if isinstance(v, _PLAIN))
 
 
 def digest_of(tensor: torch.Tensor) -> str:
@@ -393,11 +411,11 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     arguments = arguments_of(func)
     given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
     return [
-        given[a.name]
+        tensor
         for a in arguments
-        if a.alias_info is not None
-        and a.alias_info.is_write
-        and isinstance(given.get(a.name), torch.Tensor)
+        if a.alias_info is not None and a.alias_info.is_write
+        for tensor in tree_leaves(given.get(a.name))
+        if isinstance(tensor, torch.Tensor)
     ]
 
 

@@ -46,15 +46,15 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         Incomparable: If something of it cannot be compared between processes.
         Exception: What ``forward`` raises.
     """
-    texts = sources()
-    if texts is None:
+    if sources() is None:
         raise Incomparable("__main__", "or another module of the script has no source file")
     _refuse_backward_hooks(model)
+    form = _form_of(model), _form_of_inputs(given)
+    done = forward_digest(model, given, inference=inference)
+    texts = sources() or {}  # with modules that forward() loads
     parts = (
         *(inference, own_version(), installed(), sorted(texts.items()), torch_settings()),
-        *(_form_of(model), _form_of_inputs(given)),
-        [_names_of(table) for table in global_hooks().values()],
-        forward_digest(model, given, inference=inference),
+        *(*form, done, [_names_of(table) for table in global_hooks().values()]),
     )
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -279,6 +279,10 @@ class TraceState:
             return []
         return [t for key, t in self.after.tensors.items() if key not in self.before.tensors]
 
+    def iterators(self) -> list[str]:
+        """Paths of what gives another value at each call, and cannot go back."""
+        return self._outer.iterators()
+
     def changes(self) -> list[Change]:
         """What ``forward`` has changed."""
         if self.before is None or self.after is None:

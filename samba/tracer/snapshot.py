@@ -99,6 +99,15 @@ class Snapshot:
             if change.attribute not in _MIRRORS
         ]
 
+    def iterators(self) -> list[str]:
+        """Paths of iterators in it: what they have given cannot be given back."""
+        return [
+            contents.named(key)[0]
+            for contents in self._contents
+            for key, value in contents.entries.items()
+            if isinstance(value, Iterator)
+        ]
+
     def put_back(self, *, outside: bool = True) -> None:
         """Give every container the entries that it had.
 
