@@ -57,23 +57,26 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         Exception: What ``forward`` raises.
     """
     state = TraceState(model)
+    tensors = [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
     if iterators := state.iterators():
         raise Incomparable(iterators[0], "is an iterator, which cannot go back")
-    try:
-        with (
-            HANDLER_ERRORS,
-            one_trace(),
-            HELD.but_in_scripts(),
-            unchanged_surroundings(),
-            as_traced(model, state, inference=inference),
-        ):
+    with (
+        HANDLER_ERRORS,
+        one_trace(),
+        HELD.but_in_scripts(),
+        unchanged_surroundings(model, tensors),
+        as_traced(model, state, inference=inference),
+    ):
+        try:
             digest = _digest(model, given)
-    finally:
-        if state.before is not None:
-            state.before.put_back()
+        finally:
+            if state.before is not None:
+                state.before.put_back()
     changes = [change.path for change in state.changes()]
     if changes or state.moved:
         raise Incomparable("forward()", f"changes {', '.join(changes) or 'hooks'}")
+    if state.drew:
+        raise Incomparable("forward()", f"draws from {state.drew}")
     return digest
 
 

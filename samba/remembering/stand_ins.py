@@ -218,9 +218,9 @@ class CallLog(TorchDispatchMode):
             raise Incomparable(str(func), f"has no result without values: {error}") from None
         if is_mutable(func):
             written = _written(func, args, kwargs or {})
-            if not all(isinstance(tensor, StandIn) for tensor in written):
-                raise Incomparable("forward()", "writes into a constant")  # autograd would mark it
             self._written |= {self._stand_in_of(tensor).memory for tensor in written}
+            if any(twin.memory in self._written for _, twin, _ in self._constants.values()):
+                raise Incomparable("forward()", "writes into a constant")  # torch would mark it
             if _returns(func, write=True):
                 if len(written) != len(returns_of(func)):
                     raise Incomparable(str(func), "returns some of the tensors that it writes")
@@ -316,7 +316,10 @@ class _FunctionLog(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Log a call, and make it."""
-        words = [self._name(func)]
+        name = self._name(func)
+        if name.endswith(_MARKING) and args and _is_users(args[0]):
+            raise Incomparable("forward()", f"calls {name} of a constant")
+        words = [name]
         for key, value in (*enumerate(args), *(kwargs or {}).items()):
             words.append(f"{key}={_shown(value)}")
         self._log.put("\0".join(words))
@@ -327,20 +330,30 @@ class _FunctionLog(TorchFunctionMode):
         if name is None:
             if func in _HOOKS:
                 raise Incomparable(func.__qualname__, "registers a hook")
-            if func in _GRADIENTS:
-                raise Incomparable("forward()", "reaches for its gradients")
+            if func in _REACHING:
+                raise Incomparable("forward()", f"calls {func.__qualname__}")
             owner = getattr(func, "__self__", None)
             name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
-            name = self._names[func] = f"{name} {getattr(owner, '__name__', '')}"
+            name = self._names[func] = f"{getattr(owner, '__name__', '')} {name}"
         return name
 
 
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
-_GRADIENTS = (
+_REACHING = (
     *(torch.Tensor.backward, torch.autograd.backward),
+    *(torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr),
+    *(torch.Tensor.untyped_storage, torch.Tensor.storage, torch.Tensor.__dlpack__),
     torch.Tensor.grad_fn.__get__,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+    torch.Tensor.data.__set__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
 )
-"""Functions that reach for gradients: hooks can be put on what they return, and leaves be marked."""
+"""Functions that reach past the operations, for memory or for what computes gradients."""
+
+_MARKING = ("__set__", ".requires_grad_", ".retain_grad", ".detach_", ".share_memory_")
+"""How functions end that mark a tensor itself."""
+
+
+def _is_users(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, StandIn)
 
 
 def _labels_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
