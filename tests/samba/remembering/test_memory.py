@@ -147,7 +147,7 @@ def _foreign(path: Path) -> None:
 def _of_other_fields(path: Path) -> None:
     from emulator.kept_files import KeptFiles
 
-    KeptFiles(path.parent, limit=1 << 20).put(path.stem, b'{"trace":{},"told":[],"files":{}}')
+    KeptFiles(path.parent, limit=1 << 20).put(path.stem, b'{"trace":{},"told":[]}')
 
 
 def _of_other_values(path: Path) -> None:
@@ -182,7 +182,6 @@ BY_HAND: dict[str, Callable[[Path], None]] = {
     "updates of others": _field("updates", [[0, 1]]),
     "a structure that is none": _field("structure", "heap"),
     "texts that are none": _field("told", [["a"]]),
-    "a file that is gone": _field("files", {"/nowhere": "0"}),
     "looks that are none": _field("looks", [1]),
     "state that is none": _field("graded_state", 3),
     "views that are none": _field("viewed", [["a"]]),
@@ -200,9 +199,9 @@ def test_a_record_that_a_hand_changed_is_dropped(pef: str, tmp_path: Path) -> No
     for what, damage in BY_HAND.items():
         path.write_bytes(whole)
         damage(path)
-        assert memories.recall(model, given, program.graphs[0], pef=digest) is None, what
+        assert memories.recall(program.graphs[0], pef=digest) is None, what
     path.write_bytes(whole)
-    assert memories.recall(model, given, program.graphs[0], pef=digest) is not None
+    assert memories.recall(program.graphs[0], pef=digest) is not None
 
 
 @pytest.mark.parametrize("damage", [_cut, _foreign, _of_other_fields, _of_other_values])
