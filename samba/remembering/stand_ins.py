@@ -9,6 +9,7 @@ same.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samba.tensor.views import host_of, strides_of
+from samba.tracer.names import is_user_file
 from samba.tracer.torch_internals import (
     FakeTensor,
     OpOverload,
@@ -28,7 +30,7 @@ from samba.tracer.torch_internals import (
     tree_leaves,
 )
 
-__all__ = ["CallLog", "Incomparable", "StandIn", "digest_of"]
+__all__ = ["CallLog", "Incomparable", "StandIn", "digest_of", "memory_of"]
 
 _MOST_BYTES = 1 << 28
 """Bytes of constants that are read; more take longer than a trace."""
@@ -131,6 +133,8 @@ class CallLog(TorchDispatchMode):
         self._bytes = 0
         self._held: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
         """Parameters and buffers by the numbers of what stands for them, each with its path."""
+        self._owners: dict[int, str] = {}
+        """Which of them has the memory at an address."""
         self._constants: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
         """What stands for constants, by their identities, each with the digest of its values."""
         self._written: set[int] = set()
@@ -178,6 +182,8 @@ class CallLog(TorchDispatchMode):
             is_parameter=isinstance(tensor, torch.nn.Parameter),
         )
         self.put(f"t{twin.number} {path}")
+        if (memory := memory_of(tensor)) is not None:
+            self._owners.setdefault(memory, path)
         self._held[twin.number] = tensor, twin, path
         return twin
 
@@ -266,7 +272,8 @@ class CallLog(TorchDispatchMode):
         twin = self._wrapped(_meta_like(tensor))
         form = strides_of(host_of(tensor)), tensor.requires_grad, _labels_of(tensor)
         digest = self._digest(tensor)
-        self.put(f"t{twin.number} {form} {digest} {self._names.get(id(tensor))}")
+        owner = self._owners.get(memory_of(tensor) or 0)
+        self.put(f"t{twin.number} {form} {digest} {self._names.get(id(tensor))} {owner}")
         self._constants[id(tensor)] = tensor, twin, digest
         return twin
 
@@ -281,9 +288,9 @@ class CallLog(TorchDispatchMode):
             raise Incomparable("forward()", "reads the value of a tensor")
         if isinstance(source, FakeTensor):
             raise Incomparable("forward()", "reads a value that is not there")
-        memory = _memory_of(source)
+        memory = memory_of(source)
         for other, twin, _ in self._held.values():
-            if twin.memory in self._written and memory in (None, _memory_of(other)):
+            if twin.memory in self._written and memory in (None, memory_of(other)):
                 raise Incomparable("forward()", "reads a value that it has changed")
         with outside_of_trace():
             value = source.item()
@@ -320,6 +327,7 @@ class _FunctionLog(TorchFunctionMode):
         if name.endswith(_MARKING) and args and _is_users(args[0]):
             raise Incomparable("forward()", f"calls {name} of a constant")
         words = [name]
+        words.append(_line())
         for key, value in (*enumerate(args), *(kwargs or {}).items()):
             words.append(f"{key}={_shown(value)}")
         self._log.put("\0".join(words))
@@ -337,6 +345,19 @@ class _FunctionLog(TorchFunctionMode):
             name = self._names[func] = f"{getattr(owner, '__name__', '')} {name}"
         return name
 
+
+def _line() -> str:
+    """The line of the user's that calls a function in ``forward``: messages of a trace have it."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != _CALLER:
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+_CALLER = "samba.remembering.forward_call"
+"""The module that calls ``forward``."""
 
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
 _REACHING = (
@@ -395,8 +416,12 @@ def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(size, strides, dtype=form.dtype, device=_META)
 
 
-def _memory_of(tensor: torch.Tensor) -> int | None:
-    """The address of a tensor's memory, None if it has none."""
+def memory_of(tensor: torch.Tensor) -> int | None:
+    """The address of a tensor's memory, None if it has none.
+
+    Args:
+        tensor: Any tensor.
+    """
     if tensor.is_meta or isinstance(tensor, FakeTensor) or not getattr(tensor, "_has_data", True):
         return None
     if tensor.layout is not torch.strided:
