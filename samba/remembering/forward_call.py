@@ -41,7 +41,9 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
 
     Modules in the order of their calls, functions with their numbers, operations with the origin
     of each tensor, values of constants, results: what is the same in all of that computes the same.
-    The model, the generators, and what ``forward`` finds outside of it are as before.
+    The model, the generators, and what ``forward`` finds outside of it are as before. If a call has
+    left other plain values in the model, it is repeated in the state that it has left, as by a
+    trace.
 
     Args:
         model: The model.
@@ -49,7 +51,7 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         inference: The mode of the trace.
 
     Returns:
-        Hexadecimal digits.
+        A text.
 
     Raises:
         Incomparable: If the call does something that no digest has: it changes its own state,
@@ -57,6 +59,22 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         Exception: What ``forward`` raises.
     """
     state = TraceState(model)
+    digest = _digest_in(state, model, given, inference=inference)
+    changes = [(change.path, change.before, change.after) for change in state.changes()]
+    if not changes:
+        return digest
+    if (start := state.next_start()) is not None:
+        later = TraceState(model, start)
+        again = _digest_in(later, model, given, inference=inference)
+        if again == digest and not later.changes():
+            return f"{digest} {changes}"
+    raise Incomparable("forward()", f"changes {', '.join([path for path, _, _ in changes])}")
+
+
+def _digest_in(
+    state: TraceState, model: torch.nn.Module, given: TraceInputs, *, inference: bool
+) -> str:
+    """The digest of one call in a state."""
     tensors = [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
     if iterators := state.iterators():
         raise Incomparable(iterators[0], "is an iterator, which cannot go back")
@@ -72,9 +90,8 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         finally:
             if state.before is not None:
                 state.before.put_back()
-    changes = [change.path for change in state.changes()]
-    if changes or state.moved:
-        raise Incomparable("forward()", f"changes {', '.join(changes) or 'hooks'}")
+    if state.moved:
+        raise Incomparable("forward()", "registers or removes hooks")
     if state.drew:
         raise Incomparable("forward()", f"draws from {state.drew}")
     return digest

@@ -323,6 +323,8 @@ class _FunctionLog(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Log a call, and make it."""
+        if func in _FORMS and isinstance(args[0], StandIn):
+            return func(*args, **(kwargs or {}))
         name = self._name(func)
         if name.endswith(_MARKING) and args and _is_users(args[0]):
             raise Incomparable("forward()", f"calls {name} of a constant")
@@ -360,6 +362,16 @@ _CALLER = "samba.remembering.forward_call"
 """The module that calls ``forward``."""
 
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+_FORMS = frozenset(
+    {
+        *(torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel),
+        *(getattr(torch.Tensor, name).__get__ for name in ("dtype", "shape", "ndim", "device")),
+    }
+)
+"""Functions that say what form a tensor has: what comes of the answer is logged, not the question.
+
+A library may ask in its first call only."""
+
 _REACHING = (
     *(torch.Tensor.backward, torch.autograd.backward),
     *(torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr),
@@ -426,7 +438,8 @@ def memory_of(tensor: torch.Tensor) -> int | None:
         return None
     if tensor.layout is not torch.strided:
         return None
-    return host_of(tensor).untyped_storage().data_ptr() or None
+    with outside_of_trace():
+        return host_of(tensor).untyped_storage().data_ptr() or None
 
 
 def _makes_tensors(func: OpOverload) -> bool:
