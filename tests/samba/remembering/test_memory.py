@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,26 @@ def test_what_cannot_be_compared_is_traced_and_named(
         _loads(Odd(print), tmp_path)
     assert len(traces) == 2
     assert "forward() says 'this" in caplog.text
+
+
+def test_state_that_nothing_sees_is_not_remembered(
+    traces: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each call adds another number, which is kept where no snapshot of a model looks."""
+    calls = array("i", [0])
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            calls[0] += 1
+            return x + calls[0]
+
+    samba.session.reset()
+    config = {"output_folder": str(tmp_path), "pef_name": "counting"}
+    with caplog.at_level(logging.INFO, "samba"):
+        samba.session.compile(Counting(), X, name="counting", config_dict=config, inference=True)
+    assert "does something else in a later call" in caplog.text
+    assert not (tmp_path / "cache" / "traces").exists()
+    samba.session.reset()
 
 
 def test_a_module_that_forward_loads_is_looked_at(

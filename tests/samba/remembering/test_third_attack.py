@@ -218,7 +218,7 @@ def _state(model: nn.Module) -> dict[str, Any]:
     return state | {
         "torch's generator": torch.get_rng_state().tolist(),
         "Python's generator": random.getstate(),
-        "NumPy's generator": np.random.get_state()[1].tolist(),  # pyright: ignore[reportArgumentType, reportCallIssue]  # a tuple
+        "NumPy's generator": np.random.get_state()[1].tolist(),
         "settings": (torch.get_default_dtype(), torch.is_grad_enabled()),
         "autocast": torch.is_autocast_enabled("cpu"),
         "environment": dict(os.environ),
