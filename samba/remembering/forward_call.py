@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.modules.module import (
 from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
 from samba.remembering.stand_ins import CallLog, Incomparable
+from samba.remembering.surroundings import unchanged_surroundings
 from samba.support.deviations import hearing
 from samba.support.late_compiler import late_compiler
 from samba.support.tracing import one_trace
@@ -40,7 +41,9 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
 
     Modules in the order of their calls, functions with their numbers, operations with the origin
     of each tensor, values of constants, results: what is the same in all of that computes the same.
-    The model, the generators, and what ``forward`` finds outside of it are as before.
+    The model, the generators, and what ``forward`` finds outside of it are as before. If a call has
+    left other plain values in the model, it is repeated in the state that it has left, as by a
+    trace.
 
     Args:
         model: The model.
@@ -48,7 +51,7 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         inference: The mode of the trace.
 
     Returns:
-        Hexadecimal digits.
+        A text.
 
     Raises:
         Incomparable: If the call does something that no digest has: it changes its own state,
@@ -56,20 +59,39 @@ def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         Exception: What ``forward`` raises.
     """
     state = TraceState(model)
-    try:
-        with (
-            HANDLER_ERRORS,
-            one_trace(),
-            HELD.but_in_scripts(),
-            as_traced(model, state, inference=inference),
-        ):
+    digest = _digest_in(state, model, given, inference=inference)
+    changes = [(change.path, change.before, change.after) for change in state.changes()]
+    if not changes:
+        return digest
+    if (start := state.next_start()) is not None:
+        later = TraceState(model, start)
+        again = _digest_in(later, model, given, inference=inference)
+        if again == digest and not later.changes():
+            return f"{digest} {changes}"
+    raise Incomparable("forward()", f"changes {', '.join([path for path, _, _ in changes])}")
+
+
+def _digest_in(
+    state: TraceState, model: torch.nn.Module, given: TraceInputs, *, inference: bool
+) -> str:
+    """The digest of one call in a state."""
+    tensors = [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
+    if iterators := state.iterators():
+        raise Incomparable(iterators[0], "is an iterator, which cannot go back")
+    with (
+        HANDLER_ERRORS,
+        one_trace(),
+        HELD.but_in_scripts(),
+        unchanged_surroundings(model, tensors),
+        as_traced(model, state, inference=inference),
+    ):
+        try:
             digest = _digest(model, given)
-    finally:
-        if state.before is not None:
-            state.before.put_back()
-    changes = [change.path for change in state.changes()]
-    if changes or state.moved:
-        raise Incomparable("forward()", f"changes {', '.join(changes) or 'hooks'}")
+        finally:
+            if state.before is not None:
+                state.before.put_back()
+    if state.moved:
+        raise Incomparable("forward()", "registers or removes hooks")
     if state.drew:
         raise Incomparable("forward()", f"draws from {state.drew}")
     return digest
@@ -82,7 +104,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
         warnings.catch_warnings(record=True) as warned,
         hearing(muted=True) as told,
         redirect_stdout(printed),
-        torch.random.fork_rng(devices=[]),
+        redirect_stderr(printed),
     ):
         log = _logged(model, given)
     if warned or printed.getvalue():
@@ -94,7 +116,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
 
 
 def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
-    log = CallLog(_known(model))
+    log = CallLog(_names_of_attributes(model))
     made: dict[int, Any] = {}
     for entry in given.tensors:
         made.setdefault(
@@ -103,6 +125,7 @@ def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
     args, kwargs = given.call_with([made[id(entry.tensor)] for entry in given.tensors])
     with (
         samba_names(model, given),
+        _stood_in_for(model, log),
         _paths(model, log),
         late_compiler(),
         exporting(),
@@ -122,14 +145,45 @@ def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
     return log
 
 
-def _known(model: torch.nn.Module) -> dict[int, tuple[torch.Tensor, str]]:
-    """Parameters and buffers, whose values no trace depends on, with their paths."""
-    return {
-        id(tensor): (tensor, f"{path}.{name}")
-        for path, module in reversed(list(model.named_modules()))
-        for name, tensor in (*parameters_of(module).items(), *buffers_of(module).items())
-        if tensor is not None
-    }
+def _names_of_attributes(model: torch.nn.Module) -> dict[int, str]:
+    """Paths of the tensors that are plain attributes, by their identities: constants get names."""
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                names[id(value)] = f"{names.get(id(value), '')} {path}.{name}"
+    return names
+
+
+@contextmanager
+def _stood_in_for(model: torch.nn.Module, log: CallLog) -> Iterator[None]:
+    """While active, tensors without values stand for parameters and buffers, as in a trace.
+
+    Where code has another way to one of them, such as a list, it is a constant of the graph. What
+    ``forward`` puts in the place of one is logged.
+    """
+    modules = list(model.named_modules())
+    holders: list[dict[str, Any]] = [
+        holder for _, module in modules for holder in (parameters_of(module), buffers_of(module))
+    ]
+    before = [dict(holder) for holder in holders]
+    made: dict[int, Any] = {}
+    for path, module in modules:
+        for holder in (parameters_of(module), buffers_of(module)):
+            for name, tensor in holder.items():
+                if tensor is not None and id(tensor) not in made:
+                    made[id(tensor)] = log.held(tensor, f"{path}.{name}")
+    try:
+        for holder in holders:
+            holder.update({k: made[id(t)] for k, t in holder.items() if t is not None})
+        yield
+        for holder in holders:
+            for name, tensor in holder.items():
+                log.put(f"{name} {None if tensor is None else log.place_of(tensor)}")
+    finally:
+        for holder, entries in zip(holders, before, strict=True):
+            holder.clear()
+            holder.update(entries)
 
 
 @contextmanager

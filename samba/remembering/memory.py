@@ -14,8 +14,8 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from pef_schema.program import Graph
 from samba.errors import ArgumentError, literal
-from samba.remembering.code_origins import file_digest, source_files
 from samba.remembering.records import Record, record_of, trace_of
+from samba.remembering.stand_ins import Incomparable
 from samba.remembering.trace_key import trace_key
 from samba.support.deviations import hearing, tell
 from samba.tracer.inputs import TraceInputs
@@ -37,22 +37,27 @@ class TraceMemory:
 
     Args:
         files: Where traces are kept.
-        key: What this one depends on, but for the PEF.
+        model, given, inference: What is traced.
+
+    Raises:
+        Exception: As :func:`samba.remembering.trace_key.trace_key`.
     """
 
-    def __init__(self, files: KeptFiles, key: str) -> None:
-        self._files, self._key = files, key
+    def __init__(
+        self, files: KeptFiles, model: torch.nn.Module, given: TraceInputs, *, inference: bool
+    ) -> None:
+        self._files, self._model, self._given, self._inference = files, model, given, inference
         self._told: list[tuple[str, str]] = []
-        self._before = frozenset(source_files())
+        self._key = self._key_now()
 
-    def recall(
-        self, model: torch.nn.Module, given: TraceInputs, graph: Graph, *, pef: str
-    ) -> Traced | None:
+    def _key_now(self) -> str:
+        """What the trace depends on, but for the PEF."""
+        return trace_key(self._model, self._given, inference=self._inference)
+
+    def recall(self, graph: Graph, *, pef: str) -> Traced | None:
         """The trace, if it is remembered; what was told with it is told again.
 
         Args:
-            model: The model.
-            given: The inputs.
             graph: The graph in the PEF.
             pef: Digest of the PEF.
 
@@ -66,9 +71,7 @@ class TraceMemory:
             return None
         try:
             record = Record.from_bytes(data)
-            if any(file_digest(path) != digest for path, digest in record.files.items()):
-                return None
-            traced = trace_of(record, model, given, graph)
+            traced = trace_of(record, self._model, self._given, graph)
         except Exception as error:
             raise_error_of_handler(error)
             _LOG.info("a remembered trace cannot be read, the model is traced: %s", error)
@@ -90,15 +93,18 @@ class TraceMemory:
     def keep(self, traced: Traced, graph: Graph, *, pef: str) -> None:
         """Remember a trace that computes what the graph in the PEF does.
 
+        ``forward`` is called once more for that. If it does something else after a trace, it has
+        state that nothing here sees, and what a later process would trace is not known.
+
         Args:
             traced: The trace, as it was compared.
             graph: The graph.
             pef: Digest of the PEF.
         """
         try:
-            files = source_files()
-            loaded = {path: file_digest(path) for path in files if path not in self._before}
-            record = record_of(traced, graph, told=self._told, files=loaded)
+            if self._key_now() != self._key:
+                raise Incomparable("forward()", "does something else in a later call")
+            record = record_of(traced, graph, told=self._told)
         except Exception as error:
             raise_error_of_handler(error)
             _LOG.info("the trace of this model cannot be remembered: %s", error)
@@ -148,7 +154,7 @@ def open_memory(
     if files is None:
         return None
     try:
-        return TraceMemory(files, trace_key(model, given, inference=inference))
+        return TraceMemory(files, model, given, inference=inference)
     except Exception as error:  # forward() may raise anything; its trace says what is wrong
         raise_error_of_handler(error)
         _LOG.info("the trace of this model cannot be remembered: %s", error)

@@ -25,16 +25,14 @@ class Record:
     Args:
         trace: Of the trace, what the graph in the PEF does not say.
         told: Names and texts of the deviations that were told while it was made.
-        files: The user's modules that the trace loaded, by name, with digests of their files.
     """
 
     trace: dict[str, Any]
     told: tuple[tuple[str, str], ...]
-    files: dict[str, str]
 
     def to_bytes(self) -> bytes:
         """The record as text."""
-        fields = {"trace": self.trace, "told": self.told, "files": self.files}
+        fields = {"trace": self.trace, "told": self.told}
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @staticmethod
@@ -46,18 +44,16 @@ class Record:
         """
         fields = json.loads(data)
         told = tuple([(str(name), str(text)) for name, text in fields["told"]])
-        return Record(trace=dict(fields["trace"]), told=told, files=dict(fields["files"]))
+        return Record(trace=dict(fields["trace"]), told=told)
 
 
-def record_of(
-    traced: Traced, graph: Graph, *, told: Iterable[tuple[str, str]], files: dict[str, str]
-) -> Record | None:
+def record_of(traced: Traced, graph: Graph, *, told: Iterable[tuple[str, str]]) -> Record | None:
     """What to keep of a trace.
 
     Args:
         traced: The trace, with the rounding of the PEF and its kept state.
         graph: The graph in the PEF.
-        told, files: As in :class:`Record`.
+        told: As in :class:`Record`.
 
     Returns:
         The record; None if the PEF numbers its values otherwise than the trace does.
@@ -80,7 +76,6 @@ def record_of(
             "viewed": sorted(traced.viewed),
         },
         told=tuple(told),
-        files=files,
     )
 
 

@@ -9,14 +9,17 @@ same.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.fx.traceback import get_current_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samba.tensor.views import host_of, strides_of
+from samba.tracer.names import is_user_file
 from samba.tracer.torch_internals import (
     FakeTensor,
     OpOverload,
@@ -24,9 +27,10 @@ from samba.tracer.torch_internals import (
     is_mutable,
     outside_of_trace,
     returns_of,
+    tree_leaves,
 )
 
-__all__ = ["CallLog", "Incomparable", "StandIn", "digest_of"]
+__all__ = ["CallLog", "Incomparable", "StandIn", "digest_of", "memory_of"]
 
 _MOST_BYTES = 1 << 28
 """Bytes of constants that are read; more take longer than a trace."""
@@ -68,11 +72,18 @@ class StandIn(FakeTensor):
         number: Its number in the log.
         memory: The number of the tensor whose memory it has.
         requires_grad: As of any tensor.
+        is_parameter: Whether ``isinstance`` finds a parameter.
     """
 
     @staticmethod
     def __new__(
-        cls, meta: torch.Tensor, number: int, memory: int, *, requires_grad: bool = False
+        cls,
+        meta: torch.Tensor,
+        number: int,
+        memory: int,
+        *,
+        requires_grad: bool = False,
+        is_parameter: bool = False,
     ) -> StandIn:
         self = torch.Tensor._make_wrapper_subclass(
             cls,
@@ -85,6 +96,8 @@ class StandIn(FakeTensor):
             requires_grad=requires_grad,
         )
         self.meta, self.number, self.memory = meta, number, memory
+        if is_parameter:
+            self._is_param = True
         return self
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -105,32 +118,40 @@ class StandIn(FakeTensor):
 class CallLog(TorchDispatchMode):
     """While active, operations are logged, and give tensors that stand for their results.
 
+    Tensors with values that the call meets are constants of a graph, and their values are logged.
+
     Args:
-        known: Tensors whose values do not count, each by its identity with the text that stands
-            for it: the parameters and buffers of a model.
+        names: What the graph calls some of them, by their identities.
     """
 
     supports_higher_order_operators = True  # they are refused by name
 
-    def __init__(self, known: Mapping[int, tuple[torch.Tensor, str]]) -> None:
+    def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()
-        self._known = {key: text for key, (_, text) in known.items()}
-        self._memory = {
-            memory: text
-            for tensor, text in known.values()
-            if (memory := _memory_of(tensor)) is not None
-        }
+        self._names = names
         self._state = hashlib.sha256()
         self._bytes = 0
-        self._twins: dict[int, tuple[torch.Tensor, StandIn]] = {}
-        """What stands for tensors that the call has met, by their identities."""
+        self._held: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
+        """Parameters and buffers by the numbers of what stands for them, each with its path."""
+        self._owners: dict[int, str] = {}
+        """Which of them has the memory at an address."""
+        self._constants: dict[int, tuple[torch.Tensor, StandIn, str]] = {}
+        """What stands for constants, by their identities, each with the digest of its values."""
         self._written: set[int] = set()
         """Numbers of tensors whose memory was written."""
         self._made = 0
         self.functions = _FunctionLog(self)
 
     def hexdigest(self) -> str:
-        """The digest of the log."""
+        """The digest of the log.
+
+        Raises:
+            Incomparable: If a constant is no longer what it was when the call met it.
+        """
+        for tensor, _, digest in self._constants.values():
+            with outside_of_trace():
+                if digest_of(tensor) != digest:
+                    raise Incomparable("forward()", "changes the values of a constant")
         return self._state.hexdigest()
 
     def put(self, text: str) -> None:
@@ -147,6 +168,24 @@ class CallLog(TorchDispatchMode):
             requires_grad: As of any tensor.
         """
         return self._wrapped(_meta_like(form), requires_grad=requires_grad)
+
+    def held(self, tensor: torch.Tensor, path: str) -> StandIn:
+        """A new tensor for a parameter or a buffer, whose values do not count unless they are read.
+
+        Args:
+            tensor: The parameter or buffer.
+            path: Its path from the model on.
+        """
+        twin = self._wrapped(
+            _meta_like(tensor),
+            requires_grad=tensor.requires_grad,
+            is_parameter=isinstance(tensor, torch.nn.Parameter),
+        )
+        self.put(f"t{twin.number} {path}")
+        if (memory := memory_of(tensor)) is not None:
+            self._owners.setdefault(memory, path)
+        self._held[twin.number] = tensor, twin, path
+        return twin
 
     def place_of(self, tensor: torch.Tensor) -> str:
         """The name of a tensor in the log.
@@ -165,6 +204,8 @@ class CallLog(TorchDispatchMode):
         if torch.Tag.inplace_view in func.tags:
             raise Incomparable(str(func), "changes the form of a tensor in place")
         words = [func.name(), "grad" if torch.is_grad_enabled() else "no grad"]
+        if marks := get_current_meta().get("custom"):
+            words.append(repr(sorted(marks.items())))  # of session.disable_graphamp(), for example
         metas = self._taken(args, words)
         options: dict[str, Any] = {}
         for key, value in (kwargs or {}).items():
@@ -184,6 +225,8 @@ class CallLog(TorchDispatchMode):
         if is_mutable(func):
             written = _written(func, args, kwargs or {})
             self._written |= {self._stand_in_of(tensor).memory for tensor in written}
+            if any(twin.memory in self._written for _, twin, _ in self._constants.values()):
+                raise Incomparable("forward()", "writes into a constant")  # torch would mark it
             if _returns(func, write=True):
                 if len(written) != len(returns_of(func)):
                     raise Incomparable(str(func), "returns some of the tensors that it writes")
@@ -212,41 +255,46 @@ class CallLog(TorchDispatchMode):
             return type(result)(self._given(item, memory) for item in result)
         return result
 
-    def _wrapped(
-        self, meta: torch.Tensor, memory: int = 0, *, requires_grad: bool = False
-    ) -> StandIn:
+    def _wrapped(self, meta: torch.Tensor, memory: int = 0, **options: bool) -> StandIn:
+        self.put(str(meta.dtype))  # torch's default is none of the arguments
         if meta.layout is not torch.strided or not meta.is_meta:
             raise Incomparable("an operation", f"makes a {meta.layout} tensor on {meta.device}")
         self._made += 1
-        return StandIn(meta, self._made, memory or self._made, requires_grad=requires_grad)
+        return StandIn(meta, self._made, memory or self._made, **options)
 
     def _stand_in_of(self, tensor: torch.Tensor) -> StandIn:
         return tensor if isinstance(tensor, StandIn) else self._twin(tensor)
 
     def _twin(self, tensor: torch.Tensor) -> StandIn:
-        """What stands for a tensor of the model, or for a constant."""
-        if (known := self._twins.get(id(tensor))) is not None:
+        """What stands for a constant."""
+        if (known := self._constants.get(id(tensor))) is not None:
             return known[1]
-        text = self._known.get(id(tensor))
-        if text is None and (owner := self._memory.get(_memory_of(tensor) or 0)) is not None:
-            text = f"memory of {owner}"  # .data of a parameter, for example
         twin = self._wrapped(_meta_like(tensor))
-        form = tuple(tensor.shape), strides_of(host_of(tensor)), tensor.dtype
-        self.put(f"t{twin.number} {form} {text or self._digest(tensor)}")
-        self._twins[id(tensor)] = tensor, twin
+        form = strides_of(host_of(tensor)), tensor.requires_grad, _labels_of(tensor)
+        digest = self._digest(tensor)
+        owner = self._owners.get(memory_of(tensor) or 0)
+        self.put(f"t{twin.number} {form} {digest} {self._names.get(id(tensor))} {owner}")
+        self._constants[id(tensor)] = tensor, twin, digest
         return twin
 
     def _value_of(self, tensor: torch.Tensor) -> Any:
         """The number in a buffer or a constant that the call has left as it was."""
-        if isinstance(tensor, StandIn):
+        if not isinstance(tensor, StandIn):
+            self._twin(tensor)
+            source, path = tensor, ""
+        elif tensor.number in self._held:
+            source, _, path = self._held[tensor.number]
+        else:
             raise Incomparable("forward()", "reads the value of a tensor")
-        memory = _memory_of(tensor)
-        for other, twin in self._twins.values():
-            if twin.memory in self._written and memory in (None, _memory_of(other)):
+        if isinstance(source, FakeTensor):
+            raise Incomparable("forward()", "reads a value that is not there")
+        memory = memory_of(source)
+        for other, twin, _ in self._held.values():
+            if twin.memory in self._written and memory in (None, memory_of(other)):
                 raise Incomparable("forward()", "reads a value that it has changed")
         with outside_of_trace():
-            value = tensor.item()
-        self.put(f"value {value!r} {self._known.get(id(tensor))}")
+            value = source.item()
+        self.put(f"value {value!r} {path}")
         return value
 
     def _digest(self, tensor: torch.Tensor) -> str:
@@ -275,7 +323,13 @@ class _FunctionLog(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Log a call, and make it."""
-        words = [self._name(func)]
+        if func in _FORMS and isinstance(args[0], StandIn):
+            return func(*args, **(kwargs or {}))
+        name = self._name(func)
+        if name.endswith(_MARKING) and args and _is_users(args[0]):
+            raise Incomparable("forward()", f"calls {name} of a constant")
+        words = [name]
+        words.append(_line())
         for key, value in (*enumerate(args), *(kwargs or {}).items()):
             words.append(f"{key}={_shown(value)}")
         self._log.put("\0".join(words))
@@ -286,13 +340,58 @@ class _FunctionLog(TorchFunctionMode):
         if name is None:
             if func in _HOOKS:
                 raise Incomparable(func.__qualname__, "registers a hook")
+            if func in _REACHING:
+                raise Incomparable("forward()", f"calls {func.__qualname__}")
             owner = getattr(func, "__self__", None)
             name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
-            name = self._names[func] = f"{name} {getattr(owner, '__name__', '')}"
+            name = self._names[func] = f"{getattr(owner, '__name__', '')} {name}"
         return name
 
 
+def _line() -> str:
+    """The line of the user's that calls a function in ``forward``: messages of a trace have it."""
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") != _CALLER:
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+_CALLER = "samba.remembering.forward_call"
+"""The module that calls ``forward``."""
+
 _HOOKS = (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook)
+_FORMS = frozenset(
+    {
+        *(torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel),
+        *(getattr(torch.Tensor, name).__get__ for name in ("dtype", "shape", "ndim", "device")),
+    }
+)
+"""Functions that say what form a tensor has: what comes of the answer is logged, not the question.
+
+A library may ask in its first call only."""
+
+_REACHING = (
+    *(torch.Tensor.backward, torch.autograd.backward),
+    *(torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.data_ptr),
+    *(torch.Tensor.untyped_storage, torch.Tensor.storage, torch.Tensor.__dlpack__),
+    torch.Tensor.grad_fn.__get__,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+    torch.Tensor.data.__set__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+)
+"""Functions that reach past the operations, for memory or for what computes gradients."""
+
+_MARKING = ("__set__", ".requires_grad_", ".retain_grad", ".detach_", ".share_memory_")
+"""How functions end that mark a tensor itself."""
+
+
+def _is_users(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, StandIn)
+
+
+def _labels_of(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    """Names of a SambaTensor, and others that its user has given it."""
+    return sorted((k, v) for k, v in vars(tensor).items() if isinstance(v, _PLAIN))
 
 
 def digest_of(tensor: torch.Tensor) -> str:
@@ -329,13 +428,18 @@ def _meta_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(size, strides, dtype=form.dtype, device=_META)
 
 
-def _memory_of(tensor: torch.Tensor) -> int | None:
-    """The address of a tensor's memory, None if it has none."""
+def memory_of(tensor: torch.Tensor) -> int | None:
+    """The address of a tensor's memory, None if it has none.
+
+    Args:
+        tensor: Any tensor.
+    """
     if tensor.is_meta or isinstance(tensor, FakeTensor) or not getattr(tensor, "_has_data", True):
         return None
     if tensor.layout is not torch.strided:
         return None
-    return host_of(tensor).untyped_storage().data_ptr() or None
+    with outside_of_trace():
+        return host_of(tensor).untyped_storage().data_ptr() or None
 
 
 def _makes_tensors(func: OpOverload) -> bool:
@@ -358,11 +462,11 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     arguments = arguments_of(func)
     given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
     return [
-        given[a.name]
+        tensor
         for a in arguments
-        if a.alias_info is not None
-        and a.alias_info.is_write
-        and isinstance(given.get(a.name), torch.Tensor)
+        if a.alias_info is not None and a.alias_info.is_write
+        for tensor in tree_leaves(given.get(a.name))
+        if isinstance(tensor, torch.Tensor)
     ]
 
 

@@ -10,7 +10,7 @@ import torch
 
 from samba.remembering.code_origins import installed, own_version, sources
 from samba.remembering.forward_call import forward_digest
-from samba.remembering.stand_ins import Incomparable
+from samba.remembering.stand_ins import Incomparable, memory_of
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.torch_internals import (
@@ -46,15 +46,16 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         Incomparable: If something of it cannot be compared between processes.
         Exception: What ``forward`` raises.
     """
-    texts = sources()
-    if texts is None:
+    if sources() is None:
         raise Incomparable("__main__", "or another module of the script has no source file")
     _refuse_backward_hooks(model)
+    places: dict[Any, int] = {}
+    form = _form_of(model, places), _form_of_inputs(given, places)
+    done = forward_digest(model, given, inference=inference)
+    texts = sources() or {}  # with modules that forward() loads
     parts = (
         *(inference, own_version(), installed(), sorted(texts.items()), torch_settings()),
-        *(_form_of(model), _form_of_inputs(given)),
-        [_names_of(table) for table in global_hooks().values()],
-        forward_digest(model, given, inference=inference),
+        *(*form, done, [_names_of(table) for table in global_hooks().values()]),
     )
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -71,9 +72,8 @@ def _refuse_backward_hooks(model: torch.nn.Module) -> None:
             raise Incomparable(path, "has a hook on its gradient")
 
 
-def _form_of(model: torch.nn.Module) -> list[Any]:
+def _form_of(model: torch.nn.Module, places: dict[Any, int]) -> list[Any]:
     """The tree of modules, and names and forms of parameters and buffers."""
-    places: dict[int, int] = {}
     return [
         (
             *(path, type(module).__module__, type(module).__qualname__, module.training),
@@ -89,25 +89,28 @@ def _form_of(model: torch.nn.Module) -> list[Any]:
 
 
 def _names_of(hooks: Mapping[int, Any]) -> tuple[str, ...]:
-    """Names of hooks: a call shows what they compute, but a trace tells more of them."""
-    return tuple(
-        [getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks.values()]
-    )
+    """Names and lines of hooks: a call shows what they compute, but a trace tells of them."""
+    return tuple([_name_of(hook) for hook in hooks.values()])
 
 
-def _form(tensor: torch.Tensor, places: dict[int, int]) -> tuple[Any, ...]:
+def _name_of(hook: Any) -> str:
+    line = getattr(getattr(hook, "__code__", None), "co_firstlineno", "")
+    return f"{getattr(hook, '__qualname__', type(hook).__qualname__)} {line}"
+
+
+def _form(tensor: torch.Tensor, places: dict[Any, int]) -> tuple[Any, ...]:
     same = places.setdefault(id(tensor), len(places))
+    memory = places.setdefault(("memory", memory_of(tensor) or id(tensor)), len(places))
     names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
     held = {key: value for key, value in vars(tensor).items() if not key.startswith("_")}
     lies = strides_of(host_of(tensor)) if getattr(tensor, "_has_data", True) else None
     form = tuple(tensor.shape), tensor.dtype, str(tensor.device), tensor.requires_grad
-    return *form, type(tensor).__qualname__, lies, names, repr(sorted(held.items())), same
+    return *form, type(tensor).__qualname__, lies, names, repr(sorted(held.items())), same, memory
 
 
-def _form_of_inputs(given: TraceInputs) -> list[Any]:
+def _form_of_inputs(given: TraceInputs, places: dict[Any, int]) -> list[Any]:
     leaves, spec = tree_flatten((given.args, given.kwargs))
     others = [repr(leaf) for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-    places: dict[int, int] = {}
     tensors = [
         (
             *(entry.name, entry.given_name, entry.argument, entry.place, entry.region_name),

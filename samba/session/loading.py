@@ -233,7 +233,7 @@ def _trace(
     """
     (graph,) = program.graphs
     memory = open_memory(model, given, inference=program.inference) if digest else None
-    traced = None if memory is None else memory.recall(model, given, graph, pef=digest)
+    traced = None if memory is None else memory.recall(graph, pef=digest)
     if traced is not None:
         return traced, "remembered"
     if memory is not None:

@@ -279,6 +279,22 @@ class TraceState:
             return []
         return [t for key, t in self.after.tensors.items() if key not in self.before.tensors]
 
+    def iterators(self) -> list[str]:
+        """Paths of what gives another value at each call, and cannot go back."""
+        return self._outer.iterators()
+
+    def next_start(self) -> Snapshot | None:
+        """The state that the next call finds, if it is only another in plain values of the model.
+
+        It is None if ``forward`` has registered hooks, has drawn from a generator, has left tensors
+        in the state, or has changed something outside of the model.
+        """
+        if self.before is None or self.after is None or self.moved or self.drew or self.assigned():
+            return None
+        if self._hook_changes or self.before.changes(self.after, only_outside=True):
+            return None
+        return self.after
+
     def changes(self) -> list[Change]:
         """What ``forward`` has changed."""
         if self.before is None or self.after is None:

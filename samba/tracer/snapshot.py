@@ -83,20 +83,31 @@ class Snapshot:
         for prefix, module in modules:
             self._walk_class(prefix, type(module))
 
-    def changes(self, later: Snapshot) -> list[Change]:
+    def changes(self, later: Snapshot, *, only_outside: bool = False) -> list[Change]:
         """Entries that are others in a later state of the same model.
 
         Args:
             later: The later state.
+            only_outside: Whether to leave out what is in the model.
         """
         after = {id(contents.container): contents for contents in later._contents}
         return [
             change
             for contents in self._contents
+            if contents.outside or not only_outside
             # If no object has the container any more, the entry that had it has changed itself.
             if (other := after.get(id(contents.container))) is not None
             for change in contents.changes(other)
             if change.attribute not in _MIRRORS
+        ]
+
+    def iterators(self) -> list[str]:
+        """Paths of iterators in it: what they have given cannot be given back."""
+        return [
+            contents.named(key)[0]
+            for contents in self._contents
+            for key, value in contents.entries.items()
+            if isinstance(value, Iterator)
         ]
 
     def put_back(self, *, outside: bool = True) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def _foreign(path: Path) -> None:
 def _of_other_fields(path: Path) -> None:
     from emulator.kept_files import KeptFiles
 
-    KeptFiles(path.parent, limit=1 << 20).put(path.stem, b'{"trace":{},"told":[],"files":{}}')
+    KeptFiles(path.parent, limit=1 << 20).put(path.stem, b'{"trace":{},"told":[]}')
 
 
 def _of_other_values(path: Path) -> None:
@@ -182,7 +183,6 @@ BY_HAND: dict[str, Callable[[Path], None]] = {
     "updates of others": _field("updates", [[0, 1]]),
     "a structure that is none": _field("structure", "heap"),
     "texts that are none": _field("told", [["a"]]),
-    "a file that is gone": _field("files", {"/nowhere": "0"}),
     "looks that are none": _field("looks", [1]),
     "state that is none": _field("graded_state", 3),
     "views that are none": _field("viewed", [["a"]]),
@@ -200,9 +200,9 @@ def test_a_record_that_a_hand_changed_is_dropped(pef: str, tmp_path: Path) -> No
     for what, damage in BY_HAND.items():
         path.write_bytes(whole)
         damage(path)
-        assert memories.recall(model, given, program.graphs[0], pef=digest) is None, what
+        assert memories.recall(program.graphs[0], pef=digest) is None, what
     path.write_bytes(whole)
-    assert memories.recall(model, given, program.graphs[0], pef=digest) is not None
+    assert memories.recall(program.graphs[0], pef=digest) is not None
 
 
 @pytest.mark.parametrize("damage", [_cut, _foreign, _of_other_fields, _of_other_values])
@@ -300,6 +300,26 @@ def test_what_cannot_be_compared_is_traced_and_named(
         _loads(Odd(print), tmp_path)
     assert len(traces) == 2
     assert "forward() says 'this" in caplog.text
+
+
+def test_state_that_nothing_sees_is_not_remembered(
+    traces: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each call adds another number, which is kept where no snapshot of a model looks."""
+    calls = array("i", [0])
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            calls[0] += 1
+            return x + calls[0]
+
+    samba.session.reset()
+    config = {"output_folder": str(tmp_path), "pef_name": "counting"}
+    with caplog.at_level(logging.INFO, "samba"):
+        samba.session.compile(Counting(), X, name="counting", config_dict=config, inference=True)
+    assert "does something else in a later call" in caplog.text
+    assert not (tmp_path / "cache" / "traces").exists()
+    samba.session.reset()
 
 
 def test_a_module_that_forward_loads_is_looked_at(
