@@ -12,6 +12,7 @@ import torch
 
 from samba.abexit import SambaAtexit
 from samba.remembering.stand_ins import Incomparable
+from samba.support.tracing import notebooks
 from samba.tracer.changed_state import Generators
 from samba.tracer.torch_internals import global_hooks
 
@@ -51,16 +52,12 @@ _SETTINGS: tuple[tuple[str, Callable[[], Any], Callable[[Any], Any]], ...] = (
 )
 
 
-def _tables(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> list[tuple[str, Any]]:
+def _tables(tensors: Iterable[torch.Tensor]) -> list[tuple[str, Any]]:
     """Dicts and lists that code may change by functions of torch or of this project."""
-    from samba.session import SambaSession  # noqa: PLC0415  # it imports this package
-
     hooks = [(f"a {kind}", table) for kind, table in global_hooks().items()]
-    modes = vars(SambaSession.of_process._modes)
-    session = [modes, *(value for value in modes.values() if isinstance(value, dict))]
     return [
         *hooks,
-        *(("samba.session", table) for table in session),
+        *(("samba.session", table) for table in notebooks()),
         ("what runs at exit", SambaAtexit._handlers),
         *(("an attribute of a constant", vars(tensor)) for tensor in tensors),
     ]
@@ -84,7 +81,7 @@ def unchanged_surroundings(
     """
     settings = [get() for _, get, _ in _SETTINGS]
     environment, generators = dict(os.environ), Generators()
-    tables = _tables(model, tensors)
+    tables = _tables(tensors)
     tables_before = [copy.copy(table) for _, table in tables]
     training = [(module, module.training) for module in model.modules()]
     changed: list[str] = []

@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
 
 from samba.errors import SessionInUse
 
@@ -15,9 +17,11 @@ __all__ = [
     "declared_tracing",
     "is_tracing",
     "is_tracing_again",
+    "notebooks",
     "one_trace",
     "refuse_while_tracing",
     "set_tracing",
+    "takes_notes",
     "tracing",
     "tracing_again",
 ]
@@ -33,6 +37,24 @@ _tracer = 0
 """The thread that traces; 0 if none does."""
 _one_at_a_time = threading.RLock()
 """The thread that traces holds it: torch's exporter and its patches are there once a process."""
+
+
+_notebooks: WeakSet[Any] = WeakSet()
+
+
+def takes_notes(owner: Any) -> None:
+    """Say that ``forward`` may leave notes with an object: in its attributes, or dicts among them.
+
+    Args:
+        owner: The object; it is not kept alive.
+    """
+    _notebooks.add(owner)
+
+
+def notebooks() -> list[dict[Any, Any]]:
+    """Where ``forward`` may have left notes: whoever calls it only to look puts that back."""
+    own = [vars(owner) for owner in _notebooks]
+    return [*own, *(value for each in own for value in each.values() if isinstance(value, dict))]
 
 
 def is_tracing() -> bool:
