@@ -3,4 +3,5 @@ from samba.remembering.stand_ins import (
     Incomparable as Incomparable,
     StandIn as StandIn,
     digest_of as digest_of,
+    memory_of as memory_of,
 )

@@ -1,0 +1,3 @@
+from samba.remembering.surroundings import (
+    unchanged_surroundings as unchanged_surroundings,
+)
