@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import site
 import sys
@@ -21,7 +22,6 @@ __all__ = [
     "file_digest",
     "installed",
     "is_users_file",
-    "is_users_module",
     "own_version",
     "source_files",
     "sources",
@@ -70,25 +70,11 @@ def is_users_file(path: str) -> bool:
     return not real.startswith((*sites, *python, *_own_folders()))
 
 
-def is_users_module(name: str | None) -> bool:
-    """Whether a module is the user's, or unknown: then its code counts as the user's, too.
-
-    Args:
-        name: Its name; None for what belongs to no module.
-
-    Example:
-        >>> is_users_module("os")
-        False
-    """
-    if name is None or name == "__main__":
-        return True
-    top = name.partition(".")[0]
+def _is_users_package(top: str) -> bool:
+    """Whether a module that is part of no other is the user's, or unknown."""
     if top in sys.builtin_module_names or top in sys.stdlib_module_names or top in _OWN:
         return False
     path = _file_of(top)
-    if path is not None and not is_users_file(path):
-        return False
-    path = _file_of(name)
     return path is None or is_users_file(path)
 
 
@@ -108,11 +94,14 @@ def source_files() -> dict[str, str]:
         >>> os.__file__ in source_files()
         False
     """
-    names = sorted(name for name in list(sys.modules) if isinstance(name, str))
+    packages: dict[str, list[str]] = {}
+    for name in sorted(name for name in list(sys.modules) if isinstance(name, str)):
+        packages.setdefault(name.partition(".")[0], []).append(name)
+    users = [names for top, names in packages.items() if _is_users_package(top)]
     return {
         path: name
-        for name in names
-        if (path := _file_of(name)) is not None and is_users_module(name) and is_users_file(path)
+        for name in itertools.chain.from_iterable(users)
+        if (path := _file_of(name)) is not None and is_users_file(path)
     }
 
 

@@ -46,13 +46,13 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         Incomparable: If something of it cannot be compared between processes.
         Exception: What ``forward`` raises.
     """
-    if sources() is None:
-        raise Incomparable("__main__", "or another module of the script has no source file")
     _refuse_backward_hooks(model)
     places: dict[Any, int] = {}
     form = _form_of(model, places), _form_of_inputs(given, places)
     done = forward_digest(model, given, inference=inference)
-    texts = sources() or {}  # with modules that forward() loads
+    texts = sources()  # with modules that forward() loads
+    if texts is None:
+        raise Incomparable("__main__", "or another module of the script has no source file")
     parts = (
         *(inference, own_version(), installed(), sorted(texts.items()), torch_settings()),
         *(*form, done, [_names_of(table) for table in global_hooks().values()]),

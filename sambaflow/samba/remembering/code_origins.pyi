@@ -2,7 +2,6 @@ from samba.remembering.code_origins import (
     file_digest as file_digest,
     installed as installed,
     is_users_file as is_users_file,
-    is_users_module as is_users_module,
     own_version as own_version,
     source_files as source_files,
     sources as sources,

@@ -24,6 +24,7 @@ from samba.session.check_pef import GraphMismatch, OptimizerMismatch
 from samba.session.program_slot import parse_with_digest
 from samba.tracer import trace_cache
 from samba.tracer.inputs import collect_inputs
+from tests.processes import SECONDS
 from tests.tracing import counted_traces
 
 X, Y = torch.randn(4, 6), torch.randint(0, 3, (4,))
@@ -358,14 +359,14 @@ def test_two_that_write_at_once_and_one_that_reads(tmp_path: Path) -> None:
 
     def write(data: bytes) -> None:
         files = KeptFiles(tmp_path / "traces", limit=1 << 20)
-        started.wait()
+        started.wait(SECONDS)
         for _ in range(20):
             files.put(name, data)
 
     writers = [threading.Thread(target=write, args=(data,)) for data in records]
     for writer in writers:
         writer.start()
-    started.wait()
+    started.wait(SECONDS)
     files, found = KeptFiles(tmp_path / "traces", limit=1 << 20), set[bytes | None]()
     while any(writer.is_alive() for writer in writers):
         found.add(files.get(name))
