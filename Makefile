@@ -90,10 +90,10 @@ demo: $(STAMP)
 	$(BIN)/python examples/lenet.py measure-sections --pef=$(OUT)/lenet/lenet.pef
 	@echo "The PEF is $(OUT)/lenet/lenet.pef, its listing $(OUT)/lenet/lenet.pef.log"
 
-test: $(STAMP) lint types
+test: types $(STAMP) lint
 	$(PYTEST) -m "not slow"
 
-test-all: $(STAMP) lint types types-of-tests
+test-all: types types-of-tests $(STAMP) lint
 	XLA_FLAGS= $(PYTEST)
 
 # 200,000 files read, 5,000 programs run, every operation on drawn arguments; under an hour.

@@ -339,7 +339,7 @@ def test_a_module_that_forward_loads_is_looked_at(
     samba.session.reset()
     config = {"output_folder": str(tmp_path), "pef_name": "late"}
     path = samba.session.compile(Late(), X, name="late", config_dict=config, inference=True)
-    for text, number in (("FACTOR = 2\n", 1), ("FACTOR = 3\n", 2)):
+    for text, number in (("FACTOR = 2\n", 1), ("FACTOR = 3.0\n", 2)):
         sys.modules.pop("loaded_late", None)
         late.write_text(text)
         if number == 1:
