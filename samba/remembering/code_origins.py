@@ -20,6 +20,7 @@ from emulator.handler_errors import raise_error_of_handler
 
 __all__ = [
     "file_digest",
+    "has_script",
     "installed",
     "is_users_file",
     "own_version",
@@ -87,6 +88,11 @@ def _file_of(name: str) -> str | None:
     return path if isinstance(path, str) else None
 
 
+def has_script() -> bool:
+    """Whether the main module is a file, as it is not in a notebook or after ``python -c``."""
+    return _file_of("__main__") is not None
+
+
 def source_files() -> dict[str, str]:
     """The user's modules that are loaded: the path of each file with the name of its module.
 
@@ -111,7 +117,7 @@ def sources() -> dict[str, str] | None:
     Returns:
         None where the text of one cannot be had, as in a notebook or after ``python -c``.
     """
-    if _file_of("__main__") is None:
+    if not has_script():
         return None
     result = {name: file_digest(path) for path, name in source_files().items()}
     return result if all(result.values()) else None

@@ -110,6 +110,11 @@ class StandIn(FakeTensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore[reportAssignmentType]  # as torch's own subclasses have it
     device = torch.Tensor.device  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]  # that of the exporter's class asks its mode
 
+    @property
+    def fake_mode(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # there is none
+        """Refused: what asks for it, such as control flow, traces on its own."""
+        raise Incomparable("forward()", "calls what traces on its own")
+
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise Incomparable(str(func), "is called outside of forward()")
@@ -328,8 +333,7 @@ class _FunctionLog(TorchFunctionMode):
         name = self._name(func)
         if name.endswith(_MARKING) and args and _is_users(args[0]):
             raise Incomparable("forward()", f"calls {name} of a constant")
-        words = [name]
-        words.append(_line())
+        words = [name, _line()]
         for key, value in (*enumerate(args), *(kwargs or {}).items()):
             words.append(f"{key}={_shown(value)}")
         self._log.put("\0".join(words))

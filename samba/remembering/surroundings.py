@@ -12,7 +12,7 @@ import torch
 
 from samba.abexit import SambaAtexit
 from samba.remembering.stand_ins import Incomparable
-from samba.support.tracing import notebooks
+from samba.support.tracing import told_tables
 from samba.tracer.changed_state import Generators
 from samba.tracer.torch_internals import global_hooks
 
@@ -57,7 +57,7 @@ def _tables(tensors: Iterable[torch.Tensor]) -> list[tuple[str, Any]]:
     hooks = [(f"a {kind}", table) for kind, table in global_hooks().items()]
     return [
         *hooks,
-        *(("samba.session", table) for table in notebooks()),
+        *(("samba.session", table) for table in told_tables()),
         ("what runs at exit", SambaAtexit._handlers),
         *(("an attribute of a constant", vars(tensor)) for tensor in tensors),
     ]

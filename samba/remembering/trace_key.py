@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from samba.remembering.code_origins import installed, own_version, sources
+from samba.remembering.code_origins import has_script, installed, own_version, sources
 from samba.remembering.forward_call import forward_digest
 from samba.remembering.stand_ins import Incomparable, memory_of
 from samba.tensor.views import host_of, strides_of
@@ -46,13 +46,15 @@ def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) ->
         Incomparable: If something of it cannot be compared between processes.
         Exception: What ``forward`` raises.
     """
+    if not has_script():
+        raise Incomparable("__main__", "has no source file")
     _refuse_backward_hooks(model)
     places: dict[Any, int] = {}
     form = _form_of(model, places), _form_of_inputs(given, places)
     done = forward_digest(model, given, inference=inference)
     texts = sources()  # with modules that forward() loads
     if texts is None:
-        raise Incomparable("__main__", "or another module of the script has no source file")
+        raise Incomparable("a module of the script", "has a source file that cannot be read")
     parts = (
         *(inference, own_version(), installed(), sorted(texts.items()), torch_settings()),
         *(*form, done, [_names_of(table) for table in global_hooks().values()]),

@@ -18,7 +18,7 @@ from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
 from samba.support.given import flag_of
 from samba.support.strict_json import parse_json
-from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again, takes_notes
+from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again, register_told
 from samba.tensor.lazy_mode import current_mode
 from samba.tracer.torch_internals import FakeTensor
 
@@ -37,7 +37,7 @@ class Modes:
         self.directives: dict[str, Any] = {}
         self.context_directives: dict[str, Any] = {}
         self.dynamic_dims: dict[str, DimInfo] = {}
-        takes_notes(self)
+        register_told(self)
 
     def enable_pinned_memory(self) -> None:
         """Record that pinned memory is wanted; host and device share memory here anyway."""

@@ -17,11 +17,11 @@ __all__ = [
     "declared_tracing",
     "is_tracing",
     "is_tracing_again",
-    "notebooks",
     "one_trace",
     "refuse_while_tracing",
+    "register_told",
     "set_tracing",
-    "takes_notes",
+    "told_tables",
     "tracing",
     "tracing_again",
 ]
@@ -39,21 +39,21 @@ _one_at_a_time = threading.RLock()
 """The thread that traces holds it: torch's exporter and its patches are there once a process."""
 
 
-_notebooks: WeakSet[Any] = WeakSet()
+_told: WeakSet[Any] = WeakSet()
 
 
-def takes_notes(owner: Any) -> None:
-    """Say that ``forward`` may leave notes with an object: in its attributes, or dicts among them.
+def register_told(owner: Any) -> None:
+    """Register an object whose attributes, and dicts among them, hold what scripts have told it.
 
     Args:
         owner: The object; it is not kept alive.
     """
-    _notebooks.add(owner)
+    _told.add(owner)
 
 
-def notebooks() -> list[dict[Any, Any]]:
-    """Where ``forward`` may have left notes: whoever calls it only to look puts that back."""
-    own = [vars(owner) for owner in _notebooks]
+def told_tables() -> list[dict[Any, Any]]:
+    """The dicts that hold what scripts have told: a call of ``forward`` is not to change them."""
+    own = [vars(owner) for owner in _told]
     return [*own, *(value for each in own for value in each.values() if isinstance(value, dict))]
 
 
