@@ -41,11 +41,12 @@ OUT := out
 # The tests start a hundred processes, and each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What does not need one another goes on at once: lint, types and the compiler of the kernels.
+# What does not need one another goes on at once: lint beside the compiler of the kernels, types
+# beside the tests, which wait for their processes now and then.
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all fuzz opinfo lint types types-of-tests docs pictures wheel bench lock clean help again
+.PHONY: setup demo test fast-tests test-all fuzz opinfo lint types types-of-tests docs pictures wheel bench lock clean help again
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,7 +56,7 @@ setup: $(STAMP)
 # Before the index is asked, torch is taken from where find-links of pip's settings point, if it is
 # there: a build without CUDA spares gigabytes. Its hash is checked all the same.
 # What is asked for beside the rest is looked at even if the rest is there.
-$(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS),again)
+$(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py tools/install.py $(if $(EXTRAS),again)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || $(PYTHON) -c '$(WILL_DO)' >/dev/null 2>&1 || \
@@ -63,13 +64,12 @@ $(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS
 	    "Nothing was made."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || \
 	  { $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; }
-	@echo 'Installing into .venv; the first time takes a minute or two.'
-	$(BIN)/python tools/requirements.py --locked pip >$(VENV)/pip.txt
+	@echo 'Installing into .venv; the first time takes a minute.'
+	$(BIN)/python tools/requirements.py pip uv >$(VENV)/pip.txt
 	$(PIP) -r $(VENV)/pip.txt
-	$(BIN)/python tools/requirements.py --locked torch >$(VENV)/torch.txt
+	$(BIN)/python tools/requirements.py torch >$(VENV)/torch.txt
 	@$(PIP) --no-index --no-deps -r $(VENV)/torch.txt >/dev/null 2>&1 || true
-	$(BIN)/python tools/requirements.py dev $(COMPILER) $(EXTRAS) >$(VENV)/dev.txt
-	$(PIP) -c constraints.txt -r $(VENV)/dev.txt
+	$(BIN)/python tools/install.py dev $(COMPILER) $(EXTRAS)
 	@touch $(LIBRARIES)
 
 # The package itself with its native kernels, which are compiled beside lint and types.
@@ -80,7 +80,7 @@ $(STAMP): $(LIBRARIES) $(NATIVE)
 # Not $(STAMP), which installs what constraints.txt is yet to name.
 lock:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python tools/requirements.py --locked uv >$(VENV)/lock.txt
+	$(BIN)/python tools/requirements.py uv >$(VENV)/lock.txt
 	$(PIP) -r $(VENV)/lock.txt
 	$(BIN)/python tools/regen_constraints.py $(if $(UPGRADE),--upgrade)
 
@@ -90,7 +90,9 @@ demo: $(STAMP)
 	$(BIN)/python examples/lenet.py measure-sections --pef=$(OUT)/lenet/lenet.pef
 	@echo "The PEF is $(OUT)/lenet/lenet.pef, its listing $(OUT)/lenet/lenet.pef.log"
 
-test: types $(STAMP) lint
+test: fast-tests lint types
+
+fast-tests: $(STAMP)
 	$(PYTEST) -m "not slow"
 
 test-all: types types-of-tests $(STAMP) lint

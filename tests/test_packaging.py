@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +15,7 @@ from packaging.requirements import Requirement
 from emulator.versions import JAX, TORCH, UnsupportedVersion, Versions
 from pef_schema.errors import SambaError
 from tests.processes import finished
+from tools import install
 from tools.requirements import locked, name_of, requirements
 
 ROOT = Path(__file__).parents[1]
@@ -157,6 +159,44 @@ def test_nothing_is_installed_whose_hash_is_not_known(file):
         assert "--no-deps" in use
         assert "--no-build-isolation" in use or "--no-index" in use
     assert not re.search(r"\bpip (install|download|wheel)", text.replace("-m pip", ""))
+    assert len(re.findall(r"tools/install\.py\"? (dev|examples)", text)) == 1
+
+
+def _run_with_fake_uv(monkeypatch: pytest.MonkeyPatch, listing: str) -> list[list[str]]:
+    """What ``tools/install.py`` calls where pip has these settings."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **keywords: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        if "config" in command:
+            return subprocess.CompletedProcess(command, 0, listing)
+        calls.append(str(keywords["input"]).splitlines())
+        return subprocess.CompletedProcess(command, 3)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(install.shutil, "which", lambda *_, **__: "uv")
+    assert install.main(["dev", "compiler"]) == 3
+    return calls
+
+
+def test_uv_checks_hashes_and_asks_the_indexes_of_pip(monkeypatch):
+    """Every version and hash is a constraint; nothing is built, and nothing lies in links."""
+    settings = "global.find-links='/wheels'\nglobal.index-url='https://a'\n"
+    settings += ":env:.index-url='https://b'\nglobal.extra-index-url='https://c\\nhttps://d'\n"
+    _, command, lines = _run_with_fake_uv(monkeypatch, settings)
+    assert command[:3] == ["uv", "pip", "install"]
+    assert {"--no-build", "--verify-hashes"} <= set(command)
+    assert command[command.index("-c") + 1] == str(ROOT / "constraints.txt")
+    assert "/wheels" not in command  # a build in such a folder has no hash in the constraints
+    asked = [command[i + 1] for i, word in enumerate(command) if word.endswith("index-url")]
+    assert asked == ["https://b", "https://c", "https://d"]
+    assert set(lines) == {*requirements("dev"), *requirements("compiler")}
+
+
+def test_without_uv_the_command_to_use_is_named(monkeypatch):
+    monkeypatch.setattr(install.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(SystemExit, match="use `make setup`"):
+        install.main(["dev"])
 
 
 def test_workflows_install_by_make_and_the_script_only():

@@ -1,16 +1,15 @@
-"""What pip is to install, from ``pyproject.toml`` and ``constraints.txt``.
+"""What is to be installed, from ``pyproject.toml`` and ``constraints.txt``.
 
-    tools/requirements.py dev           requirements of an extra, and of building the package
-    tools/requirements.py --locked pip  a package with its version and hashes
+    tools/requirements.py pip uv   packages with their versions and hashes, for pip
 
-``pip install --require-hashes`` takes packages of an index only, not this project with its extras;
-so its requirements are installed first, and it then without any.
+What checks hashes takes packages of an index only, not this project with its extras; so its
+requirements are installed first (``tools/install.py``), and it then without any.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -64,18 +63,15 @@ def locked(text: str | None = None) -> dict[str, str]:
     return {name_of(entry): entry for entry in entries}
 
 
-def main() -> None:
-    """Print what the command line asks for."""
-    parser = argparse.ArgumentParser(description="What pip is to install.")
-    parser.add_argument("names", nargs="+", help="extras, or packages with --locked")
-    parser.add_argument("--locked", action="store_true", help="packages with version and hashes")
-    args = parser.parse_args()
-    if args.locked:
-        entries = locked()
-        print("\n".join(entries[name_of(name)] for name in args.names))
-    else:
-        print("\n".join(dict.fromkeys(r for name in args.names for r in requirements(name))))
+def main(names: list[str]) -> None:
+    """Print the entries of packages.
+
+    Args:
+        names: The packages.
+    """
+    entries = locked()
+    print("\n".join(entries[name_of(name)] for name in names))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

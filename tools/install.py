@@ -1,0 +1,96 @@
+"""Install what extras of this project require, as ``constraints.txt`` has it, by uv.
+
+    tools/install.py dev cuda
+
+uv writes the files of a hundred packages on all cores; pip takes four times as long. Everything is
+a wheel whose hash is known, so nothing of it runs while it is installed. ``make setup`` calls this
+in the virtual environment that it fills.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+if str(ROOT) not in sys.path:  # run as a script, the tools are those of this tree
+    sys.path.insert(0, str(ROOT))
+
+from tools.requirements import LOCK, requirements  # noqa: E402  # as above
+
+
+def pip_settings(listing: str) -> dict[str, str]:
+    """pip's settings by name; the environment's count before those of its files.
+
+    Args:
+        listing: What ``pip config list`` prints.
+
+    Example:
+        >>> pip_settings("global.index-url='a'\\n:env:.index-url='b'\\nglobal.timeout='9'")
+        {'index-url': 'b', 'timeout': '9'}
+    """
+    settings: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):
+        for line in listing.splitlines():
+            name, separator, value = line.partition("=")
+            if separator and name.startswith(f"{section}."):
+                settings[name.removeprefix(f"{section}.")] = ast.literal_eval(value)
+    return settings
+
+
+def index_options(settings: dict[str, str]) -> list[str]:
+    """The options by which uv asks the indexes that pip would ask.
+
+    Args:
+        settings: pip's settings by name.
+
+    Example:
+        >>> index_options({"index-url": "https://a/simple", "extra-index-url": "https://b https://c"})
+        ['--index-url', 'https://a/simple', '--extra-index-url', 'https://b', '--extra-index-url', 'https://c']
+    """
+    words = []
+    for setting, option in (
+        ("index-url", "--index-url"),
+        ("extra-index-url", "--extra-index-url"),
+        ("trusted-host", "--allow-insecure-host"),
+    ):
+        for value in settings.get(setting, "").split():
+            words += [option, value]
+    # Hashes say which file is meant, so any index may have it, as with pip.
+    return [*words, "--index-strategy", "unsafe-best-match"]
+
+
+def main(extras: list[str]) -> int:
+    """Install what the extras require into the environment of this Python.
+
+    Args:
+        extras: Names of extras.
+
+    Returns:
+        The exit code of uv.
+    """
+    uv = shutil.which("uv", path=sysconfig.get_path("scripts"))
+    if uv is None:
+        raise SystemExit("There is no uv beside this Python: use `make setup`.")
+    listing = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
+    ).stdout
+    common = ["--quiet", "--no-build", "--python", sys.executable]
+    common += index_options(pip_settings(listing))
+    # Not `--require-hashes`, which refuses a build of torch that pip installed by its hash. Every
+    # version is pinned by a constraint, and uv checks each file against the hashes of it.
+    return subprocess.run(
+        [uv, "pip", "install", *common, "--verify-hashes", "-c", str(LOCK), "-r", "-"],
+        input="\n".join(r for extra in extras for r in requirements(extra)),
+        check=False,
+        text=True,
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
