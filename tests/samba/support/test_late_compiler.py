@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+from torch.fx.experimental import symbolic_shapes
+
+from samba.support.late_compiler import _OF_NUMBERS
 from tests.processes import finished
 
 SCRIPT = """
@@ -18,20 +22,27 @@ from samba.remembering.trace_key import trace_key
 from samba.support.late_compiler import late_compiler
 from samba.tracer.inputs import collect_inputs
 
-LOADED = "torch._dynamo"
+NAMES = "torch._dynamo", "torch.fx.experimental.symbolic_shapes", "sympy"
 
 
 class Net(nn.Module):
     def __init__(self, asks=False):
         super().__init__()
         self.norm, self.linear, self.asks = nn.LayerNorm(4), nn.Linear(4, 2), asks
+        self.words, self.conv = nn.Embedding(7, 4), nn.Conv1d(4, 4, 1)
+        self.batch = nn.BatchNorm1d(4)
 
     def forward(self, x):
         if self.asks:
-            import torch._dynamo.config as config
+            import sympy
+            from torch.fx.experimental.symbolic_shapes import guard_int, ShapeEnv
 
-            assert config.cache_size_limit > 0
-        return nn.functional.softmax(self.linear(self.norm(x)), -1).sum()
+            self.symbolic.append(sympy)
+            assert guard_int(3) == 3 and issubclass(ShapeEnv, object)
+            assert sympy.Symbol("n") + 1 == sympy.sympify("n + 1")
+        x = x + self.batch(self.conv(self.words(torch.arange(7)).T[None]))[0].T[:3] * 2
+        x = torch.cat([x, x.square()], -1).chunk(2, -1)[0].reshape(3, 4).masked_fill(x > 9, 0.5)
+        return nn.functional.softmax(self.linear(self.norm(x)), -1).sum() / x.size(0)
 
 
 model = Net()
@@ -41,16 +52,21 @@ optimizer.load_state_dict(optimizer.state_dict())
 optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
 given = collect_inputs(model, torch.ones(3, 4))
 key = trace_key(model, given, inference=False)
-assert LOADED not in sys.modules, "no more than switched off"
-assert "_dynamo" not in vars(torch)
+assert not sys.modules.keys() & {*NAMES}, "no more than switched off, of plain numbers"
+assert "_dynamo" not in vars(torch) and "symbolic_shapes" not in vars(torch.fx.experimental)
 
+asking = Net(asks=True)
+asking.symbolic = []
+trace_key(asking, given, inference=False)
+(held,) = asking.symbolic
+assert held.Basic is sys.modules["sympy"].Basic, "who has kept what stood for it has all of it"
 with late_compiler():
-    assert torch._dynamo.config.cache_size_limit > 0, "whatever else is asked for loads it"
-assert sys.modules[LOADED].__file__ == torch._dynamo.__file__
+    import torch._dynamo.config as config
+
+    assert config.cache_size_limit > 0
+assert all(sys.modules[name].__file__ for name in NAMES), "whatever else is asked for loads it"
 
 assert trace_key(model, given, inference=False) == key
-asking = Net(asks=True)
-trace_key(asking, given, inference=False)
 
 # What was switched off without the compiler is switched off with it: torch asks anew.
 graphs = []
@@ -66,6 +82,23 @@ assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 assert graphs, "torch.compile works as ever"
 print("done")
 """
+
+
+@pytest.mark.filterwarnings("ignore:guard_size_oblivious will be removed:FutureWarning")
+@pytest.mark.parametrize("name", sorted(_OF_NUMBERS))
+def test_numbers_are_asked_for_as_torch_does(name: str) -> None:
+    ours, torchs = _OF_NUMBERS[name], getattr(symbolic_shapes, name)
+    booleans = [(False,), (True,), (False, True), (True, True), (False, False)]
+    numbers = [(1,), (0,), (-3,)]
+    pairs = [(2, 2), (2, 3), ((2, 3), [2, 3]), ((2, 3), (2,)), ([], ()), ([1, [2]], (1, (2,)))]
+    for args in {"sym_eq": pairs, "sym_and": booleans, "sym_or": booleans}.get(
+        name, numbers if name.endswith(("int", "throw", "hint")) else booleans[:2]
+    ):
+        assert ours(*args) == torchs(*args), args
+    if name in {"expect_true", "guard_or_true", "guard_or_false", "statically_known_true"}:
+        for function in (ours, torchs):
+            with pytest.raises(AssertionError, match="Expected bool"):
+                function(2)
 
 
 def test_it_is_loaded_late(tmp_path: Path) -> None:
