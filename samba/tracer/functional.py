@@ -3,30 +3,36 @@
 ``run_decompositions({})`` runs a whole graph twice more: once to find out what is changed in
 place, once to write it down anew without. A graph that changes nothing in place comes out
 as it went in, but for operations such as ``reshape`` that are a view or a copy, as strides have
-it. Only these are decomposed here, each form of them once in a process, by torch itself.
+it. Only these are decomposed here, each form of them once in a process, by torch itself. What is
+changed in place is read anew where that is all it takes (:mod:`samba.tracer.in_place`).
 """
 
 from __future__ import annotations
 
 import operator
+from enum import Enum
 from functools import cache
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.fx.node import map_arg
 
+from samba.tracer.in_place import Rule, replace_writes, rule_of, writes_apart
 from samba.tracer.nodes import KEPT_META
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     OpOverload,
     arguments_of,
+    graph_of,
     has_own_kernel,
     is_composite,
     is_mutable,
     is_operation,
     replacing_nodes,
     tree_flatten,
+    tree_leaves,
     tree_unflatten,
 )
 
@@ -40,44 +46,57 @@ def functional_form(program: ExportedProgram) -> ExportedProgram:
     Returns:
         What ``program.run_decompositions({})`` returns, up to the names of nodes.
     """
-    moving = []
+    moving: list[Node] = []
+    writing: dict[Node, Rule] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is not operator.getitem:
             change = _change(node)
-            if change is None:
+            if isinstance(change, _Change):
+                moving += [node] if change is _Change.PARTS else []
+            elif change is None:
                 return program.run_decompositions({})
-            if change:
-                moving.append(node)
+            else:
+                writing[node] = change
         elif node.op not in ("placeholder", "call_function", "output"):
             return program.run_decompositions({})
+    if writing and not writes_apart(program, writing):
+        return program.run_decompositions({})
     with replacing_nodes(program):
+        replace_writes(program, writing)
         for node in moving:
             _replace(node)
     return program
 
 
-def _change(node: torch.fx.Node) -> bool | None:
-    """Whether a node has to be decomposed; None where that needs to know the rest of the graph."""
+class _Change(Enum):
+    """What becomes of a node."""
+
+    NONE = "it stays"
+    PARTS = "its parts take its place"
+
+
+def _change(node: Node) -> _Change | Rule | None:
+    """What becomes of a node; None where that needs to know the rest of the graph."""
     target = node.target
     if not is_operation(target) or not _static(node):
         return None
-    return _op_change(target)
+    return _op_change(target) or rule_of(node)
 
 
 @cache
-def _op_change(target: OpOverload) -> bool | None:
+def _op_change(target: OpOverload) -> _Change | None:
     if is_mutable(target) or torch.Tag.maybe_aliasing_or_mutating in target.tags:
         return None
     if target.namespace != "aten" or target in _DEPENDS or has_own_kernel(target):
         return None
     if not is_composite(target):
-        return False
-    return True if any(a.alias_info is not None for a in arguments_of(target)) else None
+        return _Change.NONE
+    shows = any(a.alias_info is not None for a in arguments_of(target))
+    return _Change.PARTS if shows else None
 
 
 _DEPENDS = frozenset(
     {
-        torch.ops.aten.detach.default,
         torch.ops.aten.lift.default,
         torch.ops.aten.lift_fresh.default,
         torch.ops.aten.lift_fresh_copy.default,
@@ -87,7 +106,7 @@ _DEPENDS = frozenset(
 """Operations whose functional form depends on what stands around them, or whose schema is wrong."""
 
 
-def _static(node: torch.fx.Node) -> bool:
+def _static(node: Node) -> bool:
     leaves, _ = tree_flatten(node.meta.get("val"))
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
@@ -103,10 +122,10 @@ _forms: dict[Any, torch.fx.Graph] = {}
 _MOST_FORMS = 1000
 
 
-def _replace(node: torch.fx.Node) -> None:
+def _replace(node: Node) -> None:
     """Put the decomposition of a node in its place."""
     leaves, spec = tree_flatten((node.args, node.kwargs))
-    given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    given = [leaf for leaf in leaves if isinstance(leaf, Node)]
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     key = (node.target, str(spec), tuple([_described(leaf) for leaf in leaves]), modes)
     form = _forms.get(key)
@@ -135,29 +154,27 @@ def _replace(node: torch.fx.Node) -> None:
 
 
 def _described(leaf: Any) -> Any:
-    if not isinstance(leaf, torch.fx.Node):
+    if not isinstance(leaf, Node):
         return type(leaf), leaf
     value = leaf.meta["val"]
-    return torch.fx.Node, tuple(value.shape), value.stride(), value.dtype
+    return Node, tuple(value.shape), value.stride(), value.dtype
 
 
 def _decomposed(target: Any, leaves: list[Any], spec: Any) -> torch.fx.Graph:
-    """The functional form of one operation, a graph of its tensors."""
-    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
+    """The functional form of one operation that changes nothing, a graph of its tensors."""
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]
     values = [leaves[i].meta["val"] for i in places]
-    others = [None if isinstance(leaf, torch.fx.Node) else leaf for leaf in leaves]
+    others = [None if isinstance(leaf, Node) else leaf for leaf in leaves]
+
+    def alone(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        filled = list(others)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = tree_unflatten(filled, spec)
+        return tree_leaves(target(*args, **kwargs))
+
     with FakeTensorMode():
         stand_ins = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in values]
-
-    class Alone(torch.nn.Module):
-        def forward(self, *tensors: torch.Tensor) -> Any:
-            filled = list(others)
-            for place, tensor in zip(places, tensors, strict=True):
-                filled[place] = tensor
-            args, kwargs = tree_unflatten(filled, spec)
-            return target(*args, **kwargs)
-
-    alone = torch.export.export(Alone(), tuple(stand_ins), strict=False)
-    graph = alone.run_decompositions({}).graph
+    graph = graph_of(alone, stand_ins)
     graph.eliminate_dead_code()
     return graph

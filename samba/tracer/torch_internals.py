@@ -19,6 +19,7 @@ import torch
 from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey, _FunctionBase
 from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _compiling_state_context, _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload as OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -36,7 +37,12 @@ from torch.autograd.function import (
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from torch.fx.experimental.proxy_tensor import _ProxyTensor, get_proxy_mode, get_proxy_slot
+from torch.fx.experimental.proxy_tensor import (
+    _ProxyTensor,
+    get_proxy_mode,
+    get_proxy_slot,
+    make_fx,
+)
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
@@ -102,6 +108,19 @@ def adaptive_log_probs(
 def is_operation(target: object) -> TypeGuard[OpOverload]:
     """Whether the target of a node is an operation, and not a Python function (1.11)."""
     return isinstance(target, OpOverload)
+
+
+def graph_of(
+    function: Callable[..., Sequence[torch.Tensor]], stand_ins: Sequence[torch.Tensor]
+) -> torch.fx.Graph:
+    """The operations that a function calls, composite ones as their parts, by ``make_fx`` (2.0).
+
+    Args:
+        function: Takes tensors, and returns a list of tensors.
+        stand_ins: What it is called with, without values.
+    """
+    with enable_python_dispatcher():
+        return make_fx(function)(*stand_ins).graph
 
 
 def packet_of(op: Any) -> str:

@@ -1,0 +1,257 @@
+"""Operations in place of an exported graph as operations that return what they would write.
+
+Torch makes a graph functional by running it twice more, which takes longer than the export. What
+writes a whole tensor, as ``relu_`` does and a batch norm that counts its batches, needs no run:
+whoever comes later reads the new value. What writes into a view, or under one that is read later,
+is left to torch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
+from torch.fx import Graph, Node
+
+from samba.tracer.nodes import argument, call_like, places_of, written_by
+from samba.tracer.torch_internals import (
+    OpOverload,
+    arguments_of,
+    fake_mode_of,
+    has_own_kernel,
+    is_made_of_others,
+    is_mutable,
+    returns_of,
+    storage_of,
+    tree_map,
+)
+
+__all__ = ["Rule", "replace_writes", "rule_of", "writes_apart"]
+
+_ATEN = torch.ops.aten
+
+Rule = Callable[[Node], tuple[Node, Mapping[Node, Node]]]
+"""Takes a node, and makes what computes the same before it: gives what is read in its place, and
+the new value of each tensor that it changes."""
+
+
+def rule_of(node: Node) -> Rule | None:
+    """How a node that changes tensors in place, or may, is replaced; None where torch has to.
+
+    Args:
+        node: A node that calls an operation.
+    """
+    target: Any = node.target
+    if target in _RULES:
+        return _RULES[target] if _RULES[target] is not _norm or _has_rows(node) else None
+    return _by_twin if is_mutable(target) and _keeps_form(node) else None
+
+
+# -- rules ------------------------------------------------------------------------------
+
+
+def _constant(node: Node) -> tuple[Node, Mapping[Node, Node]]:
+    """A constant is copied each time, so that whatever changes it changes the copy."""
+    return call_like(node, _ATEN.clone.default, argument(node, 0)), {}
+
+
+def _detached(node: Node) -> tuple[Node, Mapping[Node, Node]]:
+    """What has no history, such as the copy of a constant, is detached as it is."""
+    return argument(node, 0), {}
+
+
+def _dropped_out(node: Node) -> tuple[Node, Mapping[Node, Node]]:
+    """As ``dropout`` in ``torch/_decomp/decompositions.py``."""
+    values, rate, training = (argument(node, place) for place in range(3))
+    if not training or rate == 0:
+        return call_like(node, _ATEN.clone.default, values), {}
+    both = call_like(node, _ATEN.native_dropout.default, values, rate, training)
+    return call_like(node, operator.getitem, both, 0), {}
+
+
+def _norm(node: Node) -> tuple[Node, Mapping[Node, Node]]:
+    """As ``native_batch_norm_decomposition`` in ``torch/_decomp/decompositions.py``."""
+    values, weight, bias, mean, var, training, momentum, eps = (
+        argument(node, place) for place in range(8)
+    )
+    if mean is None:
+        target, rest = _ATEN._native_batch_norm_legit.no_stats, (training, momentum, eps)
+    elif training:
+        target = _ATEN._native_batch_norm_legit_functional.default
+        rest = (mean, var, training, momentum, eps)
+    else:
+        target = _ATEN._native_batch_norm_legit_no_training.default
+        rest = (mean, var, momentum, eps)
+    results = call_like(node, target, values, weight, bias, *rest)
+    out = call_like(node, operator.getitem, results, 0)
+    if mean is None or not training:
+        return out, {}
+    return out, {
+        mean: call_like(node, operator.getitem, results, 3),
+        var: call_like(node, operator.getitem, results, 4),
+    }
+
+
+def _has_rows(node: Node) -> bool:
+    """Whether a batch norm is one as any other: torch takes empty batches another way."""
+    return argument(node, 0).meta["val"].numel() > 0
+
+
+def _by_twin(node: Node) -> tuple[Node, Mapping[Node, Node]]:
+    """An operation in place returns what it has written, and so does its twin."""
+    new = call_like(node, _twin(node.target), *node.args, **node.kwargs)
+    return new, {argument(node, 0): new}
+
+
+_RULES: Mapping[Any, Rule] = {
+    _ATEN.lift_fresh_copy.default: _constant,
+    _ATEN.detach_.default: _detached,
+    _ATEN.dropout.default: _dropped_out,
+    _ATEN.batch_norm.default: _norm,
+}
+
+
+_NO_TWIN = frozenset({torch.Tag.inplace_view, torch.Tag.nondeterministic_seeded})
+
+
+@cache
+def _twin(target: Any) -> Any:
+    """The operation that computes what one in place writes, with the same arguments; None if none.
+
+    Random numbers are drawn by operations of other names, and what changes the form of a tensor
+    has no new value. That of a copy would be another tensor, which may be changed later.
+    """
+    name, overload = str(target).split(".")[1:]
+    twin = getattr(getattr(_ATEN, name.removesuffix("_"), None), overload, None)
+    if target.namespace != "aten" or not name.endswith("_") or twin is None:
+        return None
+    if target is _ATEN.copy_.default or _NO_TWIN & set(target.tags):
+        return None
+    if any(is_made_of_others(op) or has_own_kernel(op) for op in (target, twin)):
+        return None
+    written = [a.name for a in arguments_of(target) if a.alias_info is not None]
+    if written != [arguments_of(target)[0].name] or is_mutable(twin) or _may_show(twin):
+        return None
+    same = [[(a.name, str(a.type)) for a in arguments_of(op)] for op in (target, twin)]
+    return twin if same[0] == same[1] and len(returns_of(target)) == 1 else None
+
+
+def _may_show(op: OpOverload) -> bool:
+    return any(r.alias_info is not None for r in returns_of(op))
+
+
+def _keeps_form(node: Node) -> bool:
+    """Whether an operation in place has a twin whose result has the form of what it changes."""
+    twin, before = _twin(node.target), argument(node, 0).meta["val"]
+    if twin is None:
+        return False
+    args, kwargs = tree_map(
+        lambda leaf: leaf.meta["val"] if isinstance(leaf, Node) else leaf,
+        (node.args, dict(node.kwargs)),
+    )
+    mode = fake_mode_of(before)
+    if mode is None:
+        return False
+    with mode:
+        after = twin(*args, **kwargs)
+    return (after.shape, after.dtype) == (before.shape, before.dtype)
+
+
+# -- memory -----------------------------------------------------------------------------
+
+
+def writes_apart(program: ExportedProgram, rules: Mapping[Node, Rule]) -> bool:
+    """Whether new values can stand for all that nodes write.
+
+    Each write is of a whole tensor, whose views are not read later, and which is the program's own
+    or a buffer that is no result.
+
+    Args:
+        program: The exported program.
+        rules: Its nodes that may write, each with how it is replaced.
+    """
+    graph = program.graph
+    places, shown = places_of(graph), _nodes_by_memory(graph)
+    kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
+    results = {_memory_of(node) for node in graph.output_node().all_input_nodes}
+    whole = {nodes[0] for nodes in shown.values()}
+    for node in rules:
+        for tensor in _written(node):
+            memory = _memory_of(tensor)
+            owner = shown[memory][0]
+            if owner.op == "placeholder" and (
+                kinds[owner.name] is not InputKind.BUFFER or memory in results
+            ):
+                return False
+            place = places[node]
+            views = [v for v in shown[memory] if v not in whole and places[v] < place]
+            later = [user for view in views for user in view.users if places[user] > place]
+            if tensor not in whole or later:
+                return False
+            whole.add(node)  # the tensor itself, if this is an operation in place
+    return True
+
+
+def _written(node: Node) -> list[Node]:
+    if node.target is _ATEN.batch_norm.default:
+        statistics = argument(node, 3), argument(node, 4)
+        return [tensor for tensor in statistics if argument(node, 5) and tensor is not None]
+    return [] if node.target is _ATEN.detach_.default else list(written_by(node))
+
+
+def _nodes_by_memory(graph: Graph) -> dict[int, list[Node]]:
+    """The nodes that show each memory, its owner first."""
+    shown: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        if isinstance(node.meta.get("val"), torch.Tensor):
+            shown.setdefault(_memory_of(node), []).append(node)
+    return shown
+
+
+def _memory_of(node: Node) -> int:
+    value = node.meta.get("val")
+    return storage_of(value) if isinstance(value, torch.Tensor) else 0
+
+
+def replace_writes(program: ExportedProgram, rules: Mapping[Node, Rule]) -> None:
+    """Put what computes the same in the place of nodes that write, and return new buffers.
+
+    Args:
+        program: The exported program, which is changed.
+        rules: Its nodes that may write, each with how it is replaced, in their order.
+    """
+    graph, signature = program.graph, program.graph_signature
+    places = places_of(graph)
+    owners: dict[Node, Node] = {}
+    newest: dict[str, Node] = {}
+    for node, rule in rules.items():
+        with graph.inserting_before(node):
+            read, written = rule(node)
+        node.replace_all_uses_with(read)
+        for tensor, new in written.items():
+            tensor.replace_all_uses_with(new, partial(_is_later, places, node))
+            owners[new] = owner = owners.get(tensor, tensor)
+            newest[owner.name] = new
+        graph.erase_node(node)
+    buffers = [
+        (newest[spec.arg.name], spec.target)
+        for spec in signature.input_specs
+        if spec.kind is InputKind.BUFFER and spec.arg.name in newest
+    ]
+    signature.output_specs[:0] = [
+        OutputSpec(OutputKind.BUFFER_MUTATION, TensorArgument(name=new.name), target)
+        for new, target in buffers
+    ]
+    (results,) = graph.output_node().args
+    assert isinstance(results, tuple)
+    graph.output_node().args = ((*[new for new, _ in buffers], *results),)
+
+
+def _is_later(places: Mapping[Node, int], node: Node, user: Node) -> bool:
+    """Whether a node stands behind another: no new one does, it is where what it replaces was."""
+    return places.get(user, 0) > places[node]
