@@ -2,6 +2,7 @@
 #   make setup     make .venv with everything in it; PYTHON=<path> for another Python, EXTRAS=cuda for a GPU
 #   make demo      compile and train a LeNet on handwritten digits
 #   make test      lint, types and the fast tests; the default
+#   make fast-tests  the tests of it alone
 #   make test-all  the slow tests too
 #   make fuzz      damaged files and drawn arguments; finds go to out/fuzz; MINUTES=n for less
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from packaging.requirements import Requirement
@@ -166,12 +167,12 @@ def _run_with_fake_uv(monkeypatch: pytest.MonkeyPatch, listing: str) -> list[lis
     """What ``tools/install.py`` calls where pip has these settings."""
     calls: list[list[str]] = []
 
-    def run(command: list[str], **keywords: object) -> subprocess.CompletedProcess[str]:
+    def run(command: list[str], **keywords: object) -> CompletedProcess[str]:
         calls.append(command)
         if "config" in command:
-            return subprocess.CompletedProcess(command, 0, listing)
+            return CompletedProcess(command, 0, listing)
         calls.append(str(keywords["input"]).splitlines())
-        return subprocess.CompletedProcess(command, 3)
+        return CompletedProcess(command, 3)
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(install.shutil, "which", lambda *_, **__: "uv")
