@@ -78,8 +78,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Exact(argparse.ArgumentParser):
+    """Takes no part of an option's name for it: a later option might begin so, too."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m emulator", description=__doc__)
+    parser = _Exact(prog="python -m emulator", description=__doc__)
     actions = parser.add_subparsers(required=True, metavar="{run,inspect,verify}")
     run = actions.add_parser("run", help="run a PEF on arrays from .npz files")
     run.add_argument("pef", help="the PEF")

@@ -41,6 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     command = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba compare",
         description=__doc__,
         epilog=_EXAMPLES,

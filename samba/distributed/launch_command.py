@@ -25,6 +25,7 @@ def run(argv: Sequence[str]) -> int:
         The exit code.
     """
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba launch",
         description="Start replicas of a script on this host. The script must meet the others, as "
         "parse_app_args does for run --data-parallel, and without it for run --n-chips N "

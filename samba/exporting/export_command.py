@@ -62,6 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba export",
         description="Write a PEF in the form of another tool: its graphs as JSON with all their "
         "arguments, as a drawing in the DOT language, or for inference as ONNX; and what a run or "

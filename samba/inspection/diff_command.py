@@ -46,6 +46,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba diff",
         description="Show where two PEFs differ, level by level: " + ", ".join(LEVELS) + ". "
         "What both have is matched by its name and its place, so that what was inserted is one "

@@ -328,6 +328,7 @@ def _estimate(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba estimate",
         description="Print for each section of a PEF the time that it cannot go below on a "
         "machine, and whether its products or its bytes keep it there. Nothing is compiled or run.",

@@ -39,6 +39,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba inspect",
         description="Show what a PEF holds: sections with their modules and operations, memory and "
         "its peak, graphs, hyperparameters and where it is from. See docs/program.md.",

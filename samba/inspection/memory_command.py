@@ -46,6 +46,7 @@ _rows.__name__ = "int"  # argparse names the type where the text is no number
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba memory",
         description="Predict the memory of a full run along its schedule: bytes by role, the peak, "
         "and what is alive there. Nothing is compiled or run. See docs/run.md.",

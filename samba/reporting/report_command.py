@@ -143,6 +143,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba report",
         description="Write one self-contained page about a PEF: its graph, which folds by module, "
         "its sections along time, roofline, memory along the schedule, settings and origin.",

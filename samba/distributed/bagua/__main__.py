@@ -17,6 +17,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: Its arguments; those of the process if None.
     """
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba.distributed.bagua",
         description="Run a script that imports bagua.torch_api, with the names of this project. "
         "Replicas: python -m samba launch -n N -m samba.distributed.bagua SCRIPT.",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -47,6 +49,30 @@ def test_neither_torch_nor_jax_is_needed(lenet_pef: str, tmp_path: Path) -> None
         assert done.stdout and ("peak: " in done.stdout or more[0] != "memory")
     blocked = [sys.executable, "-c", "import torch"]
     assert "ModuleNotFoundError" in finished(blocked, cwd=ROOT, env=env).stderr
+
+
+def test_no_option_is_abbreviated(command: str, lenet_pef: str, capsys: Printed) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        COMMANDS[command]([lenet_pef, "--grap", "lenet"])
+    assert "unrecognized arguments: --grap lenet" in capsys.readouterr().err
+    assert COMMANDS[command]([lenet_pef, "--graph", "lenet"]) == 0
+
+
+def test_no_command_takes_abbreviations() -> None:
+    """Parsers of commands of a parser are of its class."""
+    seen = 0
+    for path in (p for room in ("samba", "bench", "emulator") for p in (ROOT / room).rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(call, ast.Call):
+                continue
+            if ast.unparse(call.func) in {"argparse.ArgumentParser", "ArgumentParser"}:
+                settings = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+                assert settings.get("allow_abbrev") == "False", f"{path}:{call.lineno}"
+                seen += 1
+    assert seen >= 9
+    for package, words in (("bench", ["run", "--sui", "x"]), ("emulator", ["verify", "--hel"])):
+        with pytest.raises(SystemExit, match="2"):
+            importlib.import_module(f"{package}.__main__").main(words)
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 160])
