@@ -9,6 +9,7 @@ of the start of a process itself take ``tests.processes``.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -91,6 +92,8 @@ def finished(
 ) -> CompletedProcess[str]:
     """Run a command to its end, as the function of this name in ``tests.processes`` does.
 
+    The libraries that it shares with what has forked it are not taken apart at its end.
+
     Args:
         command, cwd, server: As for :func:`start`.
         env: All of its environment; this process's if there is none.
@@ -109,6 +112,7 @@ def finished(
             env=env or os.environ,
             stdout=out.fileno(),
             stderr=err.fileno(),
+            quick=True,
             server=server,
         )
         try:
@@ -159,6 +163,7 @@ def start(
     stderr: int,
     stdin: int | None = None,
     new_session: bool = False,
+    quick: bool = False,
     server: _Server | None = None,
 ) -> Warm:
     """Run a command of Python: a script, ``-m`` and a module, or ``-c`` and code.
@@ -170,6 +175,7 @@ def start(
         stdout, stderr: Descriptors of files that take what it prints.
         stdin: That of what it reads; without one it reads nothing.
         new_session: Whether it leads a session and group of its own.
+        quick: Whether it ends without taking apart the libraries that it shares.
         server: What forks it; without one the process that all tests of this process share.
 
     Returns:
@@ -186,7 +192,8 @@ def start(
         raise ValueError(f"{list(command)}: wanted this Python without options")
     if at_import:
         raise ValueError(f"{', '.join(at_import)}: read when modules are imported")
-    request = {"args": args, "cwd": str(cwd), "env": dict(env), "session": new_session}
+    request = {"args": args, "cwd": str(cwd), "env": dict(env)}
+    request |= {"session": new_session, "quick": quick}
     files = [stdout, stderr] if stdin is None else [stdout, stderr, stdin]
     return (server or _SERVER).start(request, files)
 
@@ -226,7 +233,11 @@ class _Server:
     def _open(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses.clear()
-        command = [sys.executable, "-c", f"{self._head}\nimport {__name__} as w; w.serve()"]
+        command = [
+            sys.executable,
+            "-c",
+            f"import {__name__} as w; w.first()\n{self._head}\nw.serve()",
+        ]
         # Sets have another order there than here.
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}
         with theirs:
@@ -235,7 +246,8 @@ class _Server:
                     command, cwd=ROOT, env=env, stdin=theirs.fileno(), start_new_session=True
                 )
             else:
-                request = {"args": command[1:], "cwd": str(ROOT), "env": env, "session": True}
+                request = {"args": command[1:], "cwd": str(ROOT), "env": env}
+                request |= {"session": True, "quick": False}  # it decides for itself
                 self._process = self._parent.start(request, [1, 2, theirs.fileno()])
         self._owner = os.getpid()
         atexit.register(self.close)
@@ -270,6 +282,35 @@ LIBRARIES = _Server("import torch.export._trace, torch._dynamo, jax", parent=TOR
 _SERVER = _Server(_HEAD, parent=LIBRARIES)
 
 
+def first() -> None:
+    """Before anything else is imported: what is to happen last when the process ends."""
+    atexit.register(_keep_libraries)
+
+
+_QUICK: list[bool] = []
+"""Filled in a process that ends without taking the libraries apart."""
+
+
+def _end_quickly() -> None:
+    """Let this process end without taking the libraries apart that it shares with its parent.
+
+    That copies their memory first, and takes half a second. Exit handlers, and the ends of what
+    this project and the command have made, come as ever.
+    """
+    _QUICK.append(True)
+    libc = ctypes.CDLL(None)
+    # Called with the exit status, before what C++ has registered at the import of libraries.
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+
+
+def _keep_libraries() -> None:
+    if _QUICK:
+        own = {*sys.stdlib_module_names, "samba", "sambaflow", "emulator", "pef_schema", "bench"}
+        others = [name for name in sys.modules if name.partition(".")[0] not in own]
+        kept = {name: sys.modules.pop(name) for name in others if name != "__main__"}
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
 def serve() -> None:
     """Fork a process for each request that comes on the input, until whoever asks is gone.
 
@@ -292,6 +333,7 @@ def serve() -> None:
             continue
         text, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 3)
         if not text:
+            _end_quickly()
             return
         request = json.loads(text)
         pid = os.fork()
@@ -313,6 +355,8 @@ def _read_nothing() -> None:
 
 def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Become the process of a command, and run it."""
+    if request["quick"]:
+        _end_quickly()
     if request["session"]:
         os.setsid()
     os.chdir(request["cwd"])
