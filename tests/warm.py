@@ -53,7 +53,7 @@ class Warm:
         args: Its command, without the interpreter.
     """
 
-    def __init__(self, server: _Server, number: int, pid: int, args: Sequence[str]) -> None:
+    def __init__(self, server: Server, number: int, pid: int, args: Sequence[str]) -> None:
         self._server, self._number, self.pid, self.args = server, number, pid, list(args)
         self.returncode: int | None = None
 
@@ -88,7 +88,7 @@ def finished(
     cwd: str | Path = ROOT,
     env: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
-    server: _Server | None = None,
+    server: Server | None = None,
 ) -> CompletedProcess[str]:
     """Run a command to its end, as the function of this name in ``tests.processes`` does.
 
@@ -125,7 +125,7 @@ def finished(
 
 
 def forked(
-    head: str, codes: Sequence[str], *, parent: _Server | None = None
+    head: str, codes: Sequence[str], *, parent: Server | None = None
 ) -> list[CompletedProcess[str]]:
     """Run each code in a process of its own that is forked after ``head`` has run.
 
@@ -139,7 +139,7 @@ def forked(
     Returns:
         How each process ended.
     """
-    server = _Server(head, parent=parent or _SERVER) if head else parent
+    server = Server(head, parent=parent or _SERVER) if head else parent
     try:
         return [
             finished([sys.executable, "-c", f"{STRICT}\n{code}"], server=server) for code in codes
@@ -164,7 +164,7 @@ def start(
     stdin: int | None = None,
     new_session: bool = False,
     quick: bool = False,
-    server: _Server | None = None,
+    server: Server | None = None,
 ) -> Warm:
     """Run a command of Python: a script, ``-m`` and a module, or ``-c`` and code.
 
@@ -198,7 +198,7 @@ def start(
     return (server or _SERVER).start(request, files)
 
 
-class _Server:
+class Server:
     """The process that forks, started by the first who asks.
 
     Args:
@@ -206,7 +206,7 @@ class _Server:
         parent: What it is forked from itself; without one it is a fresh process.
     """
 
-    def __init__(self, head: str, *, parent: _Server | None = None) -> None:
+    def __init__(self, head: str, *, parent: Server | None = None) -> None:
         self._head, self._parent = head, parent
         self._lock = threading.Lock()
         self._owner = 0
@@ -271,15 +271,15 @@ class _Server:
         return {}
 
 
-JAX = _Server("import jax.numpy")
+JAX = Server("import jax.numpy")
 """What forks processes that have jax alone."""
-TORCH = _Server("import torch")
+TORCH = Server("import torch")
 """What forks processes that have torch alone."""
-SAMBA = _Server("import sambaflow.samba", parent=TORCH)
+SAMBA = Server("import sambaflow.samba", parent=TORCH)
 """What forks processes that have samba, as a script does that has traced nothing yet."""
-LIBRARIES = _Server("import torch.export._trace, torch._dynamo, jax", parent=TORCH)
+LIBRARIES = Server("import torch.export._trace, torch._dynamo, jax", parent=TORCH)
 """What forks processes that have all of torch and jax that samba may load, and nothing of samba."""
-_SERVER = _Server(_HEAD, parent=LIBRARIES)
+_SERVER = Server(_HEAD, parent=LIBRARIES)
 
 
 def first() -> None:
@@ -294,8 +294,8 @@ _QUICK: list[bool] = []
 def _end_quickly() -> None:
     """Let this process end without taking the libraries apart that it shares with its parent.
 
-    That copies their memory first, and takes half a second. Exit handlers, and the ends of what
-    this project and the command have made, come as ever.
+    That copies their memory first, and takes half a second. Threads are waited for and exit
+    handlers run as ever.
     """
     _QUICK.append(True)
     libc = ctypes.CDLL(None)
