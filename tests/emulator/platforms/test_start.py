@@ -23,12 +23,16 @@ TWO = "import jax; jax.config.update('jax_platforms', 'cpu')\n"
 """What begins a process that takes two devices of XLA:CPU, as JAX_PLATFORMS=cpu does."""
 
 
-def command(code: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-c", TWO + textwrap.dedent(code), *arguments]
-
-
-def two_devices() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": host_devices(2)}
+def on_two_devices(code: str, *arguments: str) -> str:
+    """Run code in a process that sees two devices, and return what it prints."""
+    done = warm.finished(
+        [sys.executable, "-c", TWO + textwrap.dedent(code), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": host_devices(2)},
+        seconds=60,
+        server=warm.JAX,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_platform_that_is_not_there_is_told() -> None:
@@ -51,7 +55,8 @@ def test_a_platform_that_is_not_there_is_told() -> None:
 
 def test_a_replica_takes_the_device_of_its_number() -> None:
     """Two devices of XLA:CPU stand for two GPUs: memory and executables are those of the second."""
-    code = """
+    out = on_two_devices(
+        """
         from emulator.device import Device
         from emulator.start import first_device, prefer_device
         import numpy as np
@@ -69,9 +74,8 @@ def test_a_replica_takes_the_device_of_its_number() -> None:
         assert found[0] == found[2] and found[0][2] == found[1][2], found
         print([(chosen, sorted(places)) for chosen, places, _ in found])
         """
-    done = warm.finished(command(code), env=two_devices(), server=warm.JAX)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[(0, [0]), (1, [1]), (0, [0])]"
+    )
+    assert out.strip() == "[(0, [0]), (1, [1]), (0, [0])]"
 
 
 def test_devices_are_taken_in_turn() -> None:
@@ -107,16 +111,6 @@ def test_replicas_on_jaxs_engine_reduce_between_their_own_devices(numbers: str) 
     """Each process sees two devices and takes one; gradients never leave it for the host."""
     port = str(free_port())
     with ThreadPoolExecutor(2) as pool:
-        both = [
-            pool.submit(
-                warm.finished,
-                command(MESH, str(rank), port, numbers),
-                env=two_devices(),
-                seconds=60,
-                server=warm.JAX,
-            )
-            for rank in range(2)
-        ]
-    for done in [one.result() for one in both]:
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == "[0.0, 3.0, 6.0, 9.0]"
+        both = [pool.submit(on_two_devices, MESH, str(rank), port, numbers) for rank in range(2)]
+    for out in [one.result() for one in both]:
+        assert out.splitlines()[-1] == "[0.0, 3.0, 6.0, 9.0]"
