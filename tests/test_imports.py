@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
@@ -17,12 +19,13 @@ def sources(folder: str) -> list[Path]:
     return sorted((ROOT / folder).rglob("*.py"))
 
 
-def in_fresh_process(code: str) -> dict:
-    """Run code in a new interpreter and return the JSON object it prints."""
-    done = finished(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-    )
+def in_fresh_process(code: str, server: Any = None) -> Any:
+    """Run code in a new interpreter and return the JSON object it prints.
+
+    With a server the process is forked after the import of the libraries that it has.
+    """
+    command = [sys.executable, "-c", code]
+    done = warm.finished(command, server=server) if server else finished(command, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -38,41 +41,50 @@ def modules_of(folder: str) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("folder", ["pef_schema", "emulator"])
-def test_device_side_loads_without_torch(folder):
+COMMANDS = {
+    "samba": [([], 2), (["--help"], 0), (["launch", "-h"], 0), (["compare", "-h"], 0), (["no"], 2)],
+    "bench": [(["--help"], 0), (["run", "--help"], 0), (["gate", "-h"], 0), ([], 2), (["none"], 2)],
+}
+"""Arguments and exit codes of commands that say how they are called."""
+
+
+@pytest.fixture(scope="module")
+def said() -> list[list[Any]]:
+    """Package and arguments of each command, its exit code, and what its process had loaded.
+
+    Each is forked from a process that has numpy and flatbuffers, and runs as ``python -m`` does.
+    """
     code = f"""
-import importlib, json, sys
-sys.modules["torch"] = None  # any import of it fails
-for name in {modules_of(folder)!r}:
-    importlib.import_module(name)
-print(json.dumps({{"jax": "jax" in sys.modules}}))
+import atexit, flatbuffers, json, numpy, os, runpy, sys
+ends = []
+for package, commands in {COMMANDS!r}.items():
+    for arguments, _ in commands:
+        reading, writing = os.pipe()
+        if not os.fork():
+            os.dup2(2, 1)
+            tell = lambda to=writing: os.write(to, json.dumps(list(sys.modules)).encode())
+            atexit.register(tell)
+            sys.orig_argv[1:], sys.argv = ["-m", package, *arguments], ["-m", *arguments]
+            runpy._run_module_as_main(package)
+            sys.exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            loaded = json.load(told)
+        ends.append([package, arguments, os.waitstatus_to_exitcode(os.wait()[1]), loaded])
+print(json.dumps(ends))
 """
-    in_fresh_process(code)
+    return in_fresh_process(code)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [([], 2), (["--help"], 0), (["launch", "-h"], 0), (["compare", "--help"], 0), (["none"], 2)],
+    ("package", "arguments", "code"),
+    [(package, *command) for package, commands in COMMANDS.items() for command in commands],
 )
-def test_help_loads_neither_torch_nor_jax(arguments, code):
-    loads_neither_torch_nor_jax("samba", arguments, code)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(["--help"], 0), (["run", "--help"], 0), (["gate", "-h"], 0), ([], 2), (["none"], 2)],
-)
-def test_help_of_the_bench_loads_neither_torch_nor_jax(arguments, code):
-    loads_neither_torch_nor_jax("bench", arguments, code)
-
-
-def loads_neither_torch_nor_jax(package: str, arguments: list[str], code: int) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", package, *arguments]
-    done = finished(command, cwd=ROOT)
-    assert done.returncode == code
-    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+def test_help_loads_neither_torch_nor_jax(package, arguments, code, said):
+    ((found, loaded),) = [one[2:] for one in said if one[:2] == [package, arguments]]
+    assert found == code
     assert "pef_schema.printable" in loaded
-    assert not loaded & {"torch", "jax"}
+    assert not {*loaded} & {"torch", "jax"}
 
 
 SNAPSHOT = """
@@ -109,11 +121,12 @@ def snapshot():
 """
 
 
-def changes(before: list[str], modules: list[str], unloaded: str = "") -> dict:
+def changes(before: list[str], modules: list[str], unloaded: str = "", server: Any = None) -> dict:
     """Import ``before``, then ``modules``, which load no ``unloaded``; say what they changed."""
     code = f"""{SNAPSHOT}
 for name in {before!r}:
     importlib.import_module(name)
+assert not {{name.partition(".")[0] for name in {modules!r}}} & sys.modules.keys()
 first = snapshot()
 for name in {modules!r}:
     importlib.import_module(name)
@@ -121,35 +134,37 @@ last = snapshot()
 assert {unloaded!r} not in sys.modules
 print(json.dumps({{k: [v, last[k]] for k, v in first.items() if last[k] != v}}))
 """
-    return in_fresh_process(code)
+    return in_fresh_process(code, server)
 
 
 @pytest.mark.parametrize(
-    ("packages", "needs", "unloaded"),
+    ("packages", "needs", "unloaded", "server"),
     [
-        (["pef_schema"], ["numpy", "flatbuffers"], "torch"),
-        (["emulator"], ["jax"], "torch"),
-        (["samba", "sambaflow.samba"], ["torch"], "jax"),
-        (["sambaflow", "bench"], [], "torch"),
+        (["pef_schema"], ["numpy", "flatbuffers"], "torch", None),
+        (["emulator"], ["jax"], "torch", warm.JAX),
+        (["samba", "sambaflow.samba"], ["torch"], "jax", warm.TORCH),
+        (["sambaflow", "bench"], [], "torch", None),
     ],
-    ids=lambda names: "-".join(names) if isinstance(names, list) else names,
+    ids=["pef_schema", "emulator", "samba", "sambaflow"],
 )
-def test_importing_a_package_changes_nothing(packages, needs, unloaded):
+def test_importing_a_package_changes_nothing(packages, needs, unloaded, server):
     """Nor does it load what it is to do without."""
-    assert changes(needs, packages, unloaded) == {}
+    assert changes(needs, packages, unloaded, server) == {}
 
 
 @pytest.mark.parametrize(
-    ("folder", "needs"),
+    ("folder", "needs", "unloaded", "server"),
     # What the libraries set up themselves when a part of them is first used is theirs.
     [
-        ("pef_schema", ["numpy", "flatbuffers"]),
-        ("emulator", ["jax", "jax.numpy"]),
-        ("samba", ["jax", "torch.export._trace", "torch._dynamo"]),
+        ("pef_schema", ["numpy", "flatbuffers"], "torch", None),
+        ("emulator", ["jax", "jax.numpy"], "torch", warm.JAX),
+        ("samba", ["jax", "torch.export._trace", "torch._dynamo"], "", warm.LIBRARIES),
     ],
+    ids=["pef_schema", "emulator", "samba"],
 )
-def test_importing_every_module_changes_nothing(folder, needs):
-    assert changes(needs, modules_of(folder)) == {}
+def test_importing_every_module_changes_nothing(folder, needs, unloaded, server):
+    """And the device side loads without torch, and asks for it nowhere."""
+    assert changes(needs, modules_of(folder), unloaded, server) == {}
 
 
 def test_the_snapshot_bites():
@@ -180,7 +195,7 @@ others = "jax", "torch._dynamo"
 loaded = [name for name in sys.modules if name in others or name.startswith("emulator.ops")]
 print(json.dumps(loaded))
 """
-    assert in_fresh_process(code) == []
+    assert in_fresh_process(code, warm.SAMBA) == []
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 from emulator.versions import JAX, TORCH, UnsupportedVersion, Versions
 from pef_schema.errors import SambaError
-from tests.processes import finished
+from tests import warm
 from tools import install
 from tools.requirements import locked, name_of, requirements
 
@@ -24,11 +24,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def import_fails(code, *paths):
-    """Run code in a fresh process and return the last line it prints."""
+    """Run code in a process that has torch alone and return the last line it prints."""
     path = os.pathsep.join(map(str, (*paths, ROOT)))
-    done = finished(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
+    done = warm.finished(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, server=warm.TORCH
     )
     assert done.returncode == 1, done.stderr
     return done.stderr.splitlines()[-1]

@@ -124,6 +124,26 @@ def test_as_python_starts_it(kind: str, tmp_path: Path) -> None:
     assert [way.returncode for way in ways] == [3, 3]
 
 
+def test_it_ends_as_python_does() -> None:
+    """Also where the libraries that it shares with others stay as they are at its end."""
+    code = """
+import atexit, sys, threading, time
+
+def late():
+    time.sleep(0.1)
+    print("thread")
+
+atexit.register(print, "exit handler")
+threading.Thread(target=late).start()
+sys.stdout.write("unflushed ")
+sys.exit(5)
+"""
+    command = [sys.executable, "-c", code]
+    done = warm.finished(command)
+    assert (done.returncode, done.stderr) == (5, "")
+    assert done.stdout == "unflushed thread\nexit handler\n"
+
+
 def test_everything_is_imported_before() -> None:
     code = "import sys; print(all(m in sys.modules for m in ('torch', 'jax', 'samba')))"
     assert warm.finished([sys.executable, "-c", code]).stdout == "True\n"

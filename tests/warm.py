@@ -1,13 +1,15 @@
 """Processes that begin with torch, jax and samba imported: forked from one that has nothing else.
 
 To import them takes a process several seconds of a core, and most tests that start processes are
-about what happens later. Those that are about the start, or what it loads, take
-``tests.processes``.
+about what happens later. Tests of how this project is imported fork from one that has torch or
+jax alone (:data:`TORCH`, :data:`JAX`), and tests of what is loaded late from :data:`SAMBA`; those
+of the start of a process itself take ``tests.processes``.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -20,7 +22,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from subprocess import DEVNULL, CompletedProcess, Popen, TimeoutExpired
+from subprocess import CompletedProcess, Popen, TimeoutExpired
 from types import ModuleType
 from typing import IO, Any
 
@@ -28,7 +30,7 @@ from tests.processes import SECONDS, hung
 
 ROOT = Path(__file__).parents[1]
 _HEAD = """
-import os, torch, torch._dynamo, jax, numpy, sambaflow.samba, sklearn.datasets
+import os, sambaflow.samba, sklearn.datasets
 if os.environ.get("XLA_FLAGS"):  # `make test-all` sets it to nothing
     from tests.speed import rehearse
     rehearse()
@@ -51,7 +53,7 @@ class Warm:
         args: Its command, without the interpreter.
     """
 
-    def __init__(self, server: _Server, number: int, pid: int, args: Sequence[str]) -> None:
+    def __init__(self, server: Server, number: int, pid: int, args: Sequence[str]) -> None:
         self._server, self._number, self.pid, self.args = server, number, pid, list(args)
         self.returncode: int | None = None
 
@@ -86,9 +88,11 @@ def finished(
     cwd: str | Path = ROOT,
     env: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
-    server: _Server | None = None,
+    server: Server | None = None,
 ) -> CompletedProcess[str]:
     """Run a command to its end, as the function of this name in ``tests.processes`` does.
+
+    The libraries that it shares with what has forked it are not taken apart at its end.
 
     Args:
         command, cwd, server: As for :func:`start`.
@@ -108,6 +112,7 @@ def finished(
             env=env or os.environ,
             stdout=out.fileno(),
             stderr=err.fileno(),
+            quick=True,
             server=server,
         )
         try:
@@ -119,24 +124,29 @@ def finished(
         return CompletedProcess(command, process.wait(1), _text(out), _text(err))
 
 
-def forked(head: str, codes: Sequence[str]) -> list[CompletedProcess[str]]:
+def forked(
+    head: str, codes: Sequence[str], *, parent: Server | None = None
+) -> list[CompletedProcess[str]]:
     """Run each code in a process of its own that is forked after ``head`` has run.
 
     Args:
-        head: Code that all of them begin with: imports. Warnings are errors from there on. Without
-            it the processes are forked from the one that all tests of this process share.
+        head: Code that all of them begin with: imports. Without it the processes are forked from
+            ``parent``. Warnings are errors after it.
         codes: Code that needs a fresh process.
+        parent: What the process of ``head`` is forked from; without one it is the process that all
+            tests of this process share.
 
     Returns:
         How each process ended.
     """
-    if not head:
-        return [finished([sys.executable, "-c", f"{STRICT}\n{code}"]) for code in codes]
-    server = _Server(head, "-W", "error")
+    server = Server(head, parent=parent or _SERVER) if head else parent
     try:
-        return [finished([sys.executable, "-c", code], server=server) for code in codes]
+        return [
+            finished([sys.executable, "-c", f"{STRICT}\n{code}"], server=server) for code in codes
+        ]
     finally:
-        server.close()
+        if head and server is not None:
+            server.close()
 
 
 def _text(file: IO[str]) -> str:
@@ -151,8 +161,10 @@ def start(
     env: Mapping[str, str],
     stdout: int,
     stderr: int,
+    stdin: int | None = None,
     new_session: bool = False,
-    server: _Server | None = None,
+    quick: bool = False,
+    server: Server | None = None,
 ) -> Warm:
     """Run a command of Python: a script, ``-m`` and a module, or ``-c`` and code.
 
@@ -161,7 +173,9 @@ def start(
         cwd: The folder that it runs in.
         env: All of its environment.
         stdout, stderr: Descriptors of files that take what it prints.
+        stdin: That of what it reads; without one it reads nothing.
         new_session: Whether it leads a session and group of its own.
+        quick: Whether it ends without taking apart the libraries that it shares.
         server: What forks it; without one the process that all tests of this process share.
 
     Returns:
@@ -178,32 +192,34 @@ def start(
         raise ValueError(f"{list(command)}: wanted this Python without options")
     if at_import:
         raise ValueError(f"{', '.join(at_import)}: read when modules are imported")
-    request = {"args": args, "cwd": str(cwd), "env": dict(env), "session": new_session}
-    return (server or _SERVER).start(request, stdout, stderr)
+    request = {"args": args, "cwd": str(cwd), "env": dict(env)}
+    request |= {"session": new_session, "quick": quick}
+    files = [stdout, stderr] if stdin is None else [stdout, stderr, stdin]
+    return (server or _SERVER).start(request, files)
 
 
-class _Server:
+class Server:
     """The process that forks, started by the first who asks.
 
     Args:
         head: What it runs first.
-        options: Of its interpreter.
+        parent: What it is forked from itself; without one it is a fresh process.
     """
 
-    def __init__(self, head: str, *options: str) -> None:
-        self._head, self._options = head, options
+    def __init__(self, head: str, *, parent: Server | None = None) -> None:
+        self._head, self._parent = head, parent
         self._lock = threading.Lock()
         self._owner = 0
         self._statuses: dict[int, int] = {}
         self._count = 0
 
-    def start(self, request: Mapping[str, Any], stdout: int, stderr: int) -> Warm:
+    def start(self, request: Mapping[str, Any], files: Sequence[int]) -> Warm:
         with self._lock:
             if self._owner != os.getpid():  # in a forked process it is another's
                 self._open()
             self._count += 1
             text = json.dumps({"number": self._count, **request}).encode()
-            socket.send_fds(self._socket, [text], [stdout, stderr])
+            socket.send_fds(self._socket, [text], files)
             while (pid := self._read().get(self._count)) is None:
                 continue
             return Warm(self, self._count, pid, request["args"])
@@ -217,17 +233,22 @@ class _Server:
     def _open(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses.clear()
-        code = f"{self._head}\nimport {__name__} as w; w.serve({theirs.fileno()})"
+        command = [
+            sys.executable,
+            "-c",
+            f"import {__name__} as w; w.first()\n{self._head}\nw.serve()",
+        ]
+        # Sets have another order there than here.
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}
         with theirs:
-            self._process = Popen(
-                [sys.executable, *self._options, "-c", code],
-                cwd=ROOT,
-                # Sets have another order there than here.
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"},
-                stdin=DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            if self._parent is None:
+                self._process = Popen(
+                    command, cwd=ROOT, env=env, stdin=theirs.fileno(), start_new_session=True
+                )
+            else:
+                request = {"args": command[1:], "cwd": str(ROOT), "env": env}
+                request |= {"session": True, "quick": False}  # it decides for itself
+                self._process = self._parent.start(request, [1, 2, theirs.fileno()])
         self._owner = os.getpid()
         atexit.register(self.close)
 
@@ -250,17 +271,55 @@ class _Server:
         return {}
 
 
-_SERVER = _Server(_HEAD)
+JAX = Server("import jax.numpy")
+"""What forks processes that have jax alone."""
+TORCH = Server("import torch")
+"""What forks processes that have torch alone."""
+SAMBA = Server("import sambaflow.samba", parent=TORCH)
+"""What forks processes that have samba, as a script does that has traced nothing yet."""
+LIBRARIES = Server("import torch.export._trace, torch._dynamo, jax", parent=TORCH)
+"""What forks processes that have all of torch and jax that samba may load, and nothing of samba."""
+_SERVER = Server(_HEAD, parent=LIBRARIES)
 
 
-def serve(descriptor: int) -> None:
-    """Fork a process for each request, until whoever asks is gone.
+def first() -> None:
+    """Before anything else is imported: what is to happen last when the process ends."""
+    atexit.register(_keep_libraries)
+
+
+_QUICK: list[bool] = []
+"""Filled in a process that ends without taking the libraries apart."""
+
+
+def _end_quickly() -> None:
+    """Let this process end without taking the libraries apart that it shares with its parent.
+
+    That copies their memory first, and takes half a second. Threads are waited for and exit
+    handlers run as ever.
+    """
+    _QUICK.append(True)
+    libc = ctypes.CDLL(None)
+    # Called with the exit status, before what C++ has registered at the import of libraries.
+    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+
+
+def _keep_libraries() -> None:
+    if _QUICK:
+        own = {*sys.stdlib_module_names, "samba", "sambaflow", "emulator", "pef_schema", "bench"}
+        others = [name for name in sys.modules if name.partition(".")[0] not in own]
+        kept = {name: sys.modules.pop(name) for name in others if name != "__main__"}
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+def serve() -> None:
+    """Fork a process for each request that comes on the input, until whoever asks is gone.
 
     In a forked process this runs the command and returns, and the process ends as Python does.
     """
     gc.collect()
     gc.freeze()
-    control = socket.socket(fileno=descriptor)
+    control = socket.socket(fileno=os.dup(0))
+    _read_nothing()
     running: dict[int, int] = {}
     while True:
         ready = select.select([control], [], [], _POLL if running else None)[0]
@@ -272,8 +331,9 @@ def serve(descriptor: int) -> None:
             control.send(json.dumps(answer).encode())
         if not ready:
             continue
-        text, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
+        text, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 3)
         if not text:
+            _end_quickly()
             return
         request = json.loads(text)
         pid = os.fork()
@@ -287,15 +347,23 @@ def serve(descriptor: int) -> None:
         control.send(json.dumps(("started", request["number"], pid)).encode())
 
 
+def _read_nothing() -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
 def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Become the process of a command, and run it."""
+    if request["quick"]:
+        _end_quickly()
     if request["session"]:
         os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
-    for file, stream in zip(files, (sys.stdout, sys.stderr), strict=True):
-        os.dup2(file, stream.fileno())
+    for file, own in zip(files, (1, 2, 0), strict=False):  # the last only where there is one
+        os.dup2(file, own)
         os.close(file)
     if os.environ.get("PYTHONUNBUFFERED"):
         sys.stdout.reconfigure(write_through=True)

@@ -18,13 +18,12 @@ from bench.measurement import FULL
 from bench.process import case_of
 from bench.section_times import keep_base
 from bench.suites.sections import section_seconds
-from bench.tree import ROOT
 from bench.user_gate import left_out_of, left_out_of_files, measure_script
 from bench.user_pef import PefContestant
 from bench.worker import _contestant
 from pef_schema import Program, read_pef, write_pef
+from tests import warm
 from tests.bench.simulated import Machine
-from tests.processes import finished
 from tests.samba.inspection.programs import chain
 
 SECTIONS = ("a.relu", "b.sigmoid", "c.tanh")
@@ -245,7 +244,8 @@ def test_every_section_of_a_pef_runs_on_drawn_numbers(pef: Path) -> None:
 def test_a_worker_of_a_peer_loads_no_jax() -> None:
     """It would be in the peer's memory and in its time to the first loss."""
     code = "import sys, bench.worker; print('jax' in sys.modules)"
-    assert finished([sys.executable, "-c", code], cwd=ROOT, check=True).stdout == "False\n"
+    done = warm.finished([sys.executable, "-c", code], server=warm.TORCH)
+    assert done.stdout == "False\n", done.stderr
 
 
 SCRIPT = """\

@@ -16,9 +16,9 @@ from emulator.memory.budget import LIMIT_VARIABLE
 from pef_schema import Program, read_pef, write_pef
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
+from tests import warm
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit
-from tests.processes import finished
 from tests.tracing import trace
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_runs_with_torch_blocked_and_gives_torchs_loss(files: Path) -> None:
     command = [sys.executable, "-c", _BLOCKED, "run", str(files / "mlp.pef")]
     command += [str(files / "inputs.npz"), "--weights", str(files / "weights.npz")]
     command += ["--output", str(files / "out.npz")]
-    done = finished(command, cwd=ROOT)
+    done = warm.finished(command, server=warm.JAX)
     assert done.returncode == 0, done.stderr
     out = np.load(files / "out.npz")
     loss = out["mlp__criterion__crossentropyloss__outputs__0"]

@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tests import warm
 from tests.fuzz.outcome import ROOT, Outcome, dumped_place
 from tests.processes import FAST_XLA, ended
 
 _START = 120.0
 """Seconds that a worker may take until it is ready."""
+_READING = warm.Server("from tests.fuzz import worker; worker.ready('reading')")
 _FIELDS = [field.name for field in fields(Outcome)]
 
 
@@ -49,15 +51,19 @@ class Worker:
         deadline: Seconds after which a case hangs, if it has computed for as long; one that does
             not compute may take six times as long, since other processes may keep it from it.
         plant: Fault to put in on purpose, a key of ``tests.fuzz.plants.PLANTS``.
+
+    Attributes:
+        forked: Whether the process is forked from one that has imported what a worker needs.
     """
+
+    forked = False
 
     def __init__(self, target: str, *, deadline: float = 10.0, plant: str = "") -> None:
         self._deadline = deadline
-        # A drawn call compares with torch on the host: no other device is asked.
-        self._platform = {"JAX_PLATFORMS": "cpu"} if target == "op" else {}
-        self._command = [sys.executable, "-m", "tests.fuzz.worker", target]
-        self._command += [plant] if plant else []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._target, self._plant = target, plant
+        self._process: subprocess.Popen[bytes] | warm.Warm | None = None
+        self._cases: Any = None
+        self._answers: Any = None
         self._errors: Any = None
         self._pending = b""
         self._cpu = 0.0
@@ -75,12 +81,11 @@ class Worker:
         """
         left = list(cases)
         while left:
-            process = self._started()
-            assert process.stdin is not None
+            self._start()
             # It may be dead already, which the next look tells.
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(left).encode() + b"\n")
-                process.stdin.flush()
+                self._cases.write(json.dumps(left).encode() + b"\n")
+                self._cases.flush()
             while left:
                 answer = self._answer(self._deadline)
                 if isinstance(answer, Outcome):
@@ -101,38 +106,62 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             ended(self._process)
-            for stream in (self._process.stdin, self._process.stdout, self._errors):
+            for stream in (self._cases, self._answers, self._errors):
                 # What was not taken before the process died cannot be written any more.
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
             self._process, self._pending, self.done = None, b"", 0
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> None:
         if self._process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open for as long as the process
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                cwd=ROOT,
-                env={"XLA_FLAGS": FAST_XLA, "OMP_NUM_THREADS": "1", **os.environ, **self._platform},
-            )
+            reading, cases = os.pipe()
+            answers, writing = os.pipe()
+            self._cases, self._answers = os.fdopen(cases, "wb"), os.fdopen(answers, "rb")
+            try:
+                self._process = self._begun(reading, writing, self._errors.fileno())
+            finally:
+                os.close(reading)
+                os.close(writing)
             answer = self._answer(_START)
             if isinstance(answer, Outcome):
                 raise RuntimeError(f"a worker did not start: {answer.label}\n{answer.text}")
             self._cpu = answer["cpu"]
-        return self._process
+
+    def _begun(self, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes] | warm.Warm:
+        arguments = [self._target, *([self._plant] if self._plant else [])]
+        env = {"XLA_FLAGS": FAST_XLA, "OMP_NUM_THREADS": "1", **os.environ}
+        # A drawn call compares with torch on the host: no other device is asked.
+        on_host = self._target == "op"
+        if not self.forked:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.fuzz.worker", *arguments],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=ROOT,
+                env={**env, "JAX_PLATFORMS": "cpu"} if on_host else env,
+            )
+        code = "import jax; jax.config.update('jax_platforms', 'cpu')\n" if on_host else ""
+        code += f"from tests.fuzz import worker; worker.main(*{arguments})"
+        return warm.start(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env=env,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            server=_READING if self._target == "reading" else None,
+        )
 
     def _answer(self, deadline: float) -> dict[str, Any] | Outcome:
         """The next line of the process; an outcome if it has died or hangs."""
         process = self._process
         assert process is not None
-        assert process.stdout is not None
         started = time.monotonic()
         while b"\n" not in self._pending:
-            if select.select([process.stdout], [], [], min(deadline, 0.5))[0]:
-                piece = os.read(process.stdout.fileno(), 1 << 16)
+            if select.select([self._answers], [], [], min(deadline, 0.5))[0]:
+                piece = os.read(self._answers.fileno(), 1 << 16)
                 self._pending += piece
                 if not piece:
                     return self._dead()
@@ -152,7 +181,7 @@ class Worker:
 
     def _hanging(self) -> Outcome:
         assert self._process is not None
-        self._process.send_signal(signal.SIGUSR1)  # it writes where it is, even inside of C
+        os.kill(self._process.pid, signal.SIGUSR1)  # it writes where it is, even inside of C
         time.sleep(0.3)
         return self._ended("hang")
 

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
 
 from tests.fuzz import plants
 from tests.fuzz.outcome import Outcome
@@ -42,9 +43,7 @@ def main(target: str, plant: str = "") -> None:
     os.dup2(2, 1)  # what a case prints is no answer
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
-    module = importlib.import_module(TARGETS[target])
-    # While nothing is planted yet, and before memory is counted.
-    getattr(module, "prepare", load_seeds)()
+    module = ready(target)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if plant:
         plants.PLANTS[plant]()
@@ -62,6 +61,13 @@ def main(target: str, plant: str = "") -> None:
                 ),
                 file=answers,
             )
+
+
+def ready(target: str) -> ModuleType:
+    """Load what tries a target: while nothing is planted yet, and before memory is counted."""
+    module = importlib.import_module(TARGETS[target])
+    getattr(module, "prepare", load_seeds)()
+    return module
 
 
 def _limited(attempt: Attempt, name: str, pef: bytes, spare: int) -> tuple[Outcome, float]:

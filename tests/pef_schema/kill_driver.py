@@ -15,10 +15,13 @@ from pef_schema import PefError, Program, Region, Role, atomic, decode, encode, 
 from pef_schema.program import DType
 from tests.pef_schema.faults import FaultyOs
 
+_CHUNK = 2**14
+"""Bytes of a write here: where it ends is the point, not how long it is."""
+
 
 def program(fill: int) -> Program:
-    """Return a program with 6 MiB of constants."""
-    size = 6 * 2**20
+    """Return a program of which several writes are made."""
+    size = 6 * _CHUNK
     region = Region(name="c", shape=(size,), dtype=DType.UINT8, role=Role.CONSTANT, segment=0)
     return Program(
         name="big",
@@ -59,6 +62,7 @@ def state(path: Path, old: Program, new: Program) -> str:
 
 def main(folder: Path) -> None:
     """Try every system call, on a fresh path and over an old file."""
+    atomic._CHUNK = _CHUNK
     old, new = program(1), program(2)
     old_bytes, new_bytes = encode(old), encode(new)
     assert decode(old_bytes) == old

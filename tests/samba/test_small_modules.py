@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,8 @@ from samba.utils.read_perf_counters import main
 from samba.utils.tensorboard_debug import dump_accuracy_debug_info
 from samba.utils.trainer.samba import train as train_on_device
 from samba.utils.trainer.torch import train as train_on_host
-from tests.processes import finished
 from tests.samba.worlds import MLP, NO_OPTIMIZER, close, features, named, other_batch
+from tests.warm import TORCH, forked
 
 NAMES: dict[str, list[str]] = {
     "sambaflow": ["__version__", "is_demo"],
@@ -139,7 +138,8 @@ for path in ["sambaloader.SambaLoader", "optim.SparseAdamW", "utils.trace_graph"
     for name in path.split("."):
         found = getattr(found, name)
 """
-    finished([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    (done,) = forked("", [code], parent=TORCH)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_inference_service_is_refused() -> None:

@@ -27,7 +27,7 @@ from emulator.native.library import (
     threads,
     without_native,
 )
-from tests.processes import finished
+from tests import warm
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
 
@@ -218,7 +218,7 @@ assert _calls() == EVERY
 run_both()
 print(torch.get_num_threads())
 """
-    done = finished([sys.executable, "-c", code], cwd=ROOT)
+    done = warm.finished([sys.executable, "-c", code])
     assert (done.returncode, done.stdout.strip()) == (0, "3"), done.stderr
 
 

@@ -3,50 +3,51 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from emulator.errors import DeviceError
 from emulator.start import NoDevice, device_number, prefer_device
-from tests.processes import host_devices, said
+from tests import warm
+from tests.processes import finished, host_devices
 from tests.samba.distributed.processes import free_port
 
 ROOT = Path(__file__).parents[3]
 
 
-def start(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+TWO = "import jax; jax.config.update('jax_platforms', 'cpu')\n"
+"""What begins a process that takes two devices of XLA:CPU, as JAX_PLATFORMS=cpu does."""
+
+
+def on_two_devices(code: str, *arguments: str) -> str:
+    """Run code in a process that sees two devices, and return what it prints."""
+    done = warm.finished(
+        [sys.executable, "-c", TWO + textwrap.dedent(code), *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": host_devices(2)},
+        seconds=60,
+        server=warm.JAX,
     )
-
-
-def run(code: str, **env: str) -> str:
-    out, err = said(process := start(code, **env), seconds=60)
-    assert process.returncode == 0, err
-    return out
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_platform_that_is_not_there_is_told() -> None:
     """The CPU is not taken on the quiet in the place of what was asked for."""
-    out = run(
-        """
+    code = """
         from emulator.start import NoDevice, first_device
         try:
             first_device()
         except NoDevice as error:
             print(error.wanted, error, sep="|")
-        """,
-        JAX_PLATFORMS="tpu",
-    )
-    wanted, text = out.strip().split("|")
+        """
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "tpu"}
+    done = finished([sys.executable, "-c", textwrap.dedent(code)], env=env)
+    assert done.returncode == 0, done.stderr
+    wanted, text = done.stdout.strip().split("|")
     assert wanted == "tpu"
     assert "JAX_PLATFORMS=tpu" in text and "Set JAX_PLATFORMS=cpu to run on the CPU" in text
     assert issubclass(NoDevice, DeviceError)
@@ -54,7 +55,7 @@ def test_a_platform_that_is_not_there_is_told() -> None:
 
 def test_a_replica_takes_the_device_of_its_number() -> None:
     """Two devices of XLA:CPU stand for two GPUs: memory and executables are those of the second."""
-    out = run(
+    out = on_two_devices(
         """
         from emulator.device import Device
         from emulator.start import first_device, prefer_device
@@ -72,9 +73,7 @@ def test_a_replica_takes_the_device_of_its_number() -> None:
             found.append((first_device().id, places, device.read(1).tolist()))
         assert found[0] == found[2] and found[0][2] == found[1][2], found
         print([(chosen, sorted(places)) for chosen, places, _ in found])
-        """,
-        XLA_FLAGS=host_devices(2),
-        JAX_PLATFORMS="cpu",
+        """
     )
     assert out.strip() == "[(0, [0]), (1, [1]), (0, [0])]"
 
@@ -111,16 +110,7 @@ MESH = """
 def test_replicas_on_jaxs_engine_reduce_between_their_own_devices(numbers: str) -> None:
     """Each process sees two devices and takes one; gradients never leave it for the host."""
     port = str(free_port())
-    both = [
-        start(MESH, str(rank), port, numbers, XLA_FLAGS=host_devices(2), JAX_PLATFORMS="cpu")
-        for rank in range(2)
-    ]
-    try:
-        ended = [said(process, seconds=60) for process in both]
-    finally:
-        for process in both:
-            process.kill()
-            said(process)
-    for process, (out, err) in zip(both, ended, strict=True):
-        assert process.returncode == 0, err
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(on_two_devices, MESH, str(rank), port, numbers) for rank in range(2)]
+    for out in [one.result() for one in both]:
         assert out.splitlines()[-1] == "[0.0, 3.0, 6.0, 9.0]"

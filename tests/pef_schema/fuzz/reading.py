@@ -15,7 +15,10 @@ from tests.fuzz.outcome import Outcome, foreign, refused, terminal
 SPARE = 256 * 2**20
 """Bytes that reading may take beside three times the file."""
 
-_FILE = Path(tempfile.gettempdir()) / f"pef-fuzz-{os.getpid()}.pef"
+
+def _file() -> Path:
+    """A file of this process: it may be forked from one that has loaded this module."""
+    return Path(tempfile.gettempdir()) / f"pef-fuzz-{os.getpid()}.pef"
 
 
 def attempt(name: str, pef: bytes) -> Outcome:
@@ -64,12 +67,13 @@ def features(program: Program) -> str:
 
 def _from_disk(pef: bytes) -> Outcome:
     """Read the file from a disk, and print its listing in both forms."""
+    path = _file()
     try:
-        _FILE.write_bytes(pef)
-        read_pef(_FILE)
-        shown = "".join(listing(_FILE, *options) for options in ((), ("--json",)))
+        path.write_bytes(pef)
+        read_pef(path)
+        shown = "".join(listing(path, *options) for options in ((), ("--json",)))
     finally:
-        _FILE.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     return terminal("accepted", shown)
 
 

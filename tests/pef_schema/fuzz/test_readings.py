@@ -15,6 +15,8 @@ from tests.pef_schema.fuzz.cases import SHARES, Case
 from tests.pef_schema.fuzz.make_seeds import MAKERS, make
 from tests.pef_schema.fuzz.seeds import FOLDER, load_seeds
 
+pytestmark = pytest.mark.usefixtures("forked_workers")
+
 
 def _read(count: int, folder: Path, *, seed: int, workers: int) -> None:
     campaign = Campaign(target="reading", folder=folder)

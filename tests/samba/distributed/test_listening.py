@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import DEVNULL, Popen
+from typing import IO
 
 import pytest
 
@@ -19,6 +20,7 @@ from samba.distributed.errors import CannotListen
 from samba.distributed.rendezvous import meet
 from samba.distributed.settings import ENGINES
 from samba.distributed.stores import HashStore
+from tests import warm
 from tests.processes import finished
 from tests.samba.distributed.listening import Listening, chosen, listening, tree
 from tests.samba.distributed.processes import (
@@ -34,6 +36,16 @@ SECOND = "127.0.0.2"
 _SECONDS = 90.0
 
 
+def begun(command: Sequence[str], env: dict[str, str], err: IO[bytes]) -> Popen[bytes] | warm.Warm:
+    """Start a command, which leads a group; one of Python is forked from a process with torch."""
+    if command[0] == sys.executable:
+        to = err.fileno()
+        return warm.start(command, cwd=ROOT, env=env, stdout=to, stderr=to, new_session=True)
+    return Popen(
+        command, cwd=ROOT, env=env, stdin=DEVNULL, stdout=err, stderr=err, start_new_session=True
+    )
+
+
 def look(
     folder: Path, commands: Sequence[Sequence[str]], envs: Sequence[dict[str, str]]
 ) -> tuple[list[int], list[Listening]]:
@@ -46,15 +58,7 @@ def look(
     with ExitStack() as stack, errors.open("wb") as err:
         processes = []
         for command, env in zip(commands, envs, strict=True):
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=err,
-                stderr=err,
-                start_new_session=True,
-            )
+            process = begun(command, env, err)
             stack.callback(process.wait, _SECONDS)
             stack.callback(kill_group, process.pid)
             processes.append(process)

@@ -9,7 +9,7 @@ import pytest
 from torch.fx.experimental import symbolic_shapes
 
 from samba.support.late_compiler import _OF_NUMBERS
-from tests.processes import finished
+from tests import warm
 
 SCRIPT = """
 import sys
@@ -103,5 +103,5 @@ def test_numbers_are_asked_for_as_torch_does(name: str) -> None:
 def test_it_is_loaded_late(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = finished([sys.executable, script], cwd=tmp_path)
+    done = warm.finished([sys.executable, script], cwd=tmp_path, server=warm.SAMBA)
     assert done.stdout == "done\n", done.stderr

@@ -25,8 +25,7 @@ from pef_schema.program import Program
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
 from tests.emulator.plans.test_sharing import Tower, device_of
-from tests.emulator.platforms.test_start import run as run_script
-from tests.processes import host_devices
+from tests.emulator.platforms.test_start import on_two_devices
 from tests.tracing import trace
 
 WIDTH = 4
@@ -189,7 +188,7 @@ def test_a_plan_with_effects_stays_whole() -> None:
 
 
 def test_parts_run_on_the_device_that_was_asked_for() -> None:
-    out = run_script(
+    out = on_two_devices(
         """
         import jax, jax.numpy as jnp
         from emulator.plans.calls import SLOW
@@ -213,8 +212,6 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
         SLOW.end()
         print(len(divided.parts) > 2, {d.id for r in results for d in r.devices()})
         """,
-        XLA_FLAGS=host_devices(2),
-        JAX_PLATFORMS="cpu",
     )
     assert out == "True {1}\n"
 
