@@ -299,8 +299,9 @@ def _end_quickly() -> None:
     """
     _QUICK.append(True)
     libc = ctypes.CDLL(None)
-    # Called with the exit status, before what C++ has registered at the import of libraries.
-    libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
+    if hasattr(libc, "on_exit"):  # of glibc; elsewhere processes end as ever
+        # Called with the exit status, before what C++ has registered at the import of libraries.
+        libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
 
 
 def _keep_libraries() -> None:
