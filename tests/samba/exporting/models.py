@@ -75,7 +75,7 @@ def _models() -> dict[str, Model]:
         ),
         "gpt": Model(
             name="gpt",
-            make=lambda: nets.GPT(64, 16, 2, 2, 32, tied=False),
+            make=lambda: nets.GPT(64, 16, 1, 2, 32, tied=False),
             inputs={"token_ids": tokens[:, :-1].clone(), "targets": tokens[:, 1:].clone()},
         ),
     }
