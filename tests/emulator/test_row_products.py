@@ -101,16 +101,22 @@ def test_what_several_chips_divide_is_not_copied(dtype):
         assert barriers(dtype, 256, 96, 64) == 0
 
 
-@pytest.mark.parametrize(
-    "spec", ["ij,jk->ki", "bij,bjk->bki", "bij,jik->bk", "ij,j->i", "i,k->ki", "ij,ij->"]
-)
-@pytest.mark.parametrize("size", [0, 1, 2])
-def test_odd_sizes(spec: str, size: int):
-    left, right = spec.split("->")[0].split(",")
-    sizes = dict.fromkeys("bijk", size)
-    a, b = (jnp.ones([sizes[c] for c in axes], jnp.bfloat16) for axes in (left, right))
-    found = jax.jit(lambda a, b: plain_product(spec, a, b))(a, b)
-    np.testing.assert_array_equal(found, np.einsum(spec, np.asarray(a, "f"), np.asarray(b, "f")))
+ODD = ("ij,jk->ki", "bij,bjk->bki", "bij,jik->bk", "ij,j->i", "i,k->ki", "ij,ij->")
+
+
+def test_odd_sizes():
+    cases = [(spec, size) for spec in ODD for size in (0, 1, 2)]
+    given = [
+        [np.ones([size] * len(axes)) for axes in spec.split("->")[0].split(",")]
+        for spec, size in cases
+    ]
+
+    def run(pairs):
+        return [plain_product(spec, *p) for (spec, _), p in zip(cases, pairs, strict=True)]
+
+    pairs = [[jnp.asarray(x, jnp.bfloat16) for x in pair] for pair in given]
+    for case, found, pair in zip(cases, jax.jit(run)(pairs), given, strict=True):
+        np.testing.assert_array_equal(found, np.einsum(case[0], *pair), err_msg=str(case))
 
 
 class Turned(nn.Module):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -40,14 +41,12 @@ class Rule:
         return f"{self.module}:{self.lines.start} {self.function}: {self.code[:150]}"
 
 
-def find_rules() -> list[Rule]:
+@functools.cache
+def find_rules() -> tuple[Rule, ...]:
     """All places in the reader that raise a ``PefError`` or note a problem of a program."""
-    return [
-        rule
-        for path in sorted(PACKAGE.glob("*.py"))
-        if path.name not in _OTHERS
-        for rule in _rules_of(path.name, ast.parse(path.read_text(encoding="utf-8")), "")
-    ]
+    files = [path for path in sorted(PACKAGE.glob("*.py")) if path.name not in _OTHERS]
+    trees = {path.name: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    return tuple([rule for name, tree in trees.items() for rule in _rules_of(name, tree, "")])
 
 
 def _rules_of(module: str, node: ast.AST, function: str) -> Iterator[Rule]:
@@ -80,7 +79,7 @@ class Reached:
         rules: The rules to watch.
     """
 
-    def __init__(self, rules: list[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule]) -> None:
         self.left = set(rules)
         self._by_place: dict[tuple[str, str], list[Rule]] = {}
         for rule in rules:

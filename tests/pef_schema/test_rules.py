@@ -50,19 +50,47 @@ ELSEWHERE: dict[str, str] = {
 """Rules that no broken file can break, by a part of their code, and whose test does."""
 
 
+class Broken:
+    """The broken files, each made and read once, with a look at the rules that refuse them.
+
+    Args:
+        folder: Where the files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.rules = find_rules()
+        self.reached = Reached(self.rules)
+        self.path = folder / "net.pef"
+        self._read: dict[str, tuple[PefError, bytes]] = {}
+
+    def read(self, name: str) -> tuple[PefError, bytes]:
+        """What reading the file of a case raises, and the bytes of the file."""
+        if name not in self._read:
+            data = CASES[name].make()
+            self.path.write_bytes(data)
+            with self.reached, pytest.raises(PefError) as caught:
+                read_pef(self.path)
+            self._read[name] = caught.value.with_traceback(None), data
+        return self._read[name]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Broken:
+    return Broken(tmp_path_factory.mktemp("broken"))
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_broken_file(name: str, tmp_path: Path) -> None:
+def test_broken_file(name: str, broken: Broken) -> None:
     """The faults in a file of the first format version that can hold them."""
     case = CASES[name]
-    path = tmp_path / "net.pef"
-    path.write_bytes(case.make())
-    for source in (path, path.read_bytes()):
-        with pytest.raises(PefError) as caught:
-            read_pef(source) if isinstance(source, Path) else decode(source)
-        assert type(caught.value) is case.error
-        assert case.text in str(caught.value)
-        assert caught.value.hint
-        assert str(caught.value).startswith(str(path) if source is path else "")
+    of_file, data = broken.read(name)
+    with pytest.raises(PefError) as caught:
+        decode(data)
+    for error, start in ((of_file, str(broken.path)), (caught.value, "")):
+        assert type(error) is case.error
+        assert case.text in str(error)
+        assert error.hint
+        assert str(error).startswith(start)
 
 
 def test_all_problems_at_once() -> None:
@@ -74,16 +102,11 @@ def test_all_problems_at_once() -> None:
     assert caught.value.problems == ("region 0: unknown DType 200", "region 1: unknown Role 99")
 
 
-def test_every_rule_has_a_file(tmp_path: Path) -> None:
-    rules = find_rules()
-    reached = Reached(rules)
-    path = tmp_path / "net.pef"
-    for case in CASES.values():
-        path.write_bytes(case.make())
-        with reached, pytest.raises(PefError):
-            read_pef(path)
-    left = [rule for rule in reached.left if not _elsewhere(rule)]
-    assert len(rules) > 120
+def test_every_rule_has_a_file(broken: Broken) -> None:
+    for name in CASES:
+        broken.read(name)
+    left = [rule for rule in broken.reached.left if not _elsewhere(rule)]
+    assert len(broken.rules) > 120
     assert sorted(map(str, left)) == [], "each needs a case in bad_bytes, bad_programs or bad_steps"
     assert len(CASES) >= 300
 

@@ -56,7 +56,14 @@ class Model:
         )
 
 
-def _models() -> dict[str, Model]:
+def _resnet() -> nn.Module:
+    """ResNet-18 up to its third block, the first one that halves the image."""
+    net = nets.ResNet18(8, 10)
+    net.blocks, net.head = net.blocks[:3], nn.Linear(16, 10)
+    return net
+
+
+def _models(*, deep: bool) -> dict[str, Model]:
     drawn = torch.Generator().manual_seed(5)
     tokens = torch.randint(64, (2, 17), generator=drawn)
     images = torch.randn(2, 3, 32, 32, generator=drawn)
@@ -70,18 +77,20 @@ def _models() -> dict[str, Model]:
         ),
         "resnet18": Model(
             name="resnet18",
-            make=lambda: nets.ResNet18(8, 10),
+            make=(lambda: nets.ResNet18(8, 10)) if deep else _resnet,
             inputs={"image": images, "label": torch.tensor([3, 7])},
         ),
         "gpt": Model(
             name="gpt",
-            make=lambda: nets.GPT(64, 16, 2, 2, 32, tied=False),
+            make=lambda: nets.GPT(64, 16, 2 if deep else 1, 2, 32, tied=False),
             inputs={"token_ids": tokens[:, :-1].clone(), "targets": tokens[:, 1:].clone()},
         ),
     }
 
 
-MODELS = _models()
+MODELS = _models(deep=False)
+DEEP_MODELS = _models(deep=True)
+"""The same with all of their layers, where it matters how long they take."""
 
 
 def program_of(path: str) -> Program:

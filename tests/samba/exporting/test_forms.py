@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pygraphviz
 import pytest
 import torch
 from jax import export
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from emulator.device import Device
 from emulator.native.library import without_native
@@ -235,6 +238,18 @@ def test_the_text_says_what_its_arguments_are(pefs: Pefs) -> None:
 
 
 # -- ONNX --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def onnx_functions() -> Iterator[None]:
+    """torch parses the source of its thousand ONNX functions at every export; here once."""
+    if not os.environ["XLA_FLAGS"]:  # `make test-all` exports as torch does
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        functions = functools.cache(ONNXRegistry.from_torchlib)
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functions))
+        yield
 
 
 @pytest.mark.parametrize("by_region", [True, False])

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from pef_schema import PefError, Program, Ref, decode, encode, verify, write_pef
+from pef_schema import PefError, Program, Ref, decode, encode, write_pef
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
 from samba.inspection.diff_command import run
@@ -91,8 +91,7 @@ def test_whatever_changes_is_found(program: Program) -> None:
     original, checked = encode(program), 0
     for variant in variants(program):
         try:
-            verify(variant)
-            changed = encode(variant)
+            changed = encode(variant)  # it refuses what no good file holds
         except (PefError, TypeError, ValueError, IndexError):
             continue
         if changed == original:

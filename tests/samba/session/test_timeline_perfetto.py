@@ -17,7 +17,7 @@ import pytest
 
 import samba
 from samba.utils.measure import measure_sections
-from tests.samba.exporting.models import MODELS, Model
+from tests.samba.exporting.models import DEEP_MODELS, Model
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 STEPS, TURNS = 100, 20
@@ -103,7 +103,7 @@ def traced(model: Model, folder: Path) -> tuple[Any, Any, tuple[Any, ...]]:
 
 @pytest.mark.slow
 def test_all_of_a_hundred_steps(perfetto: Any, folder: Path) -> None:
-    _, inputs, outputs = traced(MODELS["lenet"], folder)
+    _, inputs, outputs = traced(DEEP_MODELS["lenet"], folder)
     trace = folder / "steps.json"
     samba.session.start_timeline(trace, kernels=True)
     for _ in range(STEPS):
@@ -133,7 +133,7 @@ def test_times_of_sections_are_those_of_measure_sections(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A few steps of each in turns: a machine that is slow for a while is so for both."""
-    net, inputs, outputs = traced(MODELS[name], tmp_path)
+    net, inputs, outputs = traced(DEEP_MODELS[name], tmp_path)
     trace = tmp_path / "steps.json"
     samba.session.run(inputs, outputs)
     noted: dict[str, list[float]] = {}
