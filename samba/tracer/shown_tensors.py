@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
+from weakref import ref
 
 import torch
 
@@ -290,8 +291,8 @@ def _installed() -> Iterator[None]:
 _OWN = frozenset({"samba", "sambaflow", "emulator", "pef_schema"})
 _spaces: dict[int, tuple[dict[str, Any], int]] = {}
 """Namespaces in which ``type`` is another at present, with how many traces want it."""
-_libraries: dict[str, Any] = {}
-"""Modules, by name, of which it is known that they are no user's: most of some thousands."""
+_sorted: tuple[list[int], list[ref[ModuleType]]] = [], []
+"""Identities of all loaded modules, most of some thousands a library's, and those that are none."""
 
 
 def _shown(value: Any) -> Any:
@@ -376,13 +377,24 @@ def _namespaces(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
             function = getattr(function, "__wrapped__", function)
             if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename):
                 yield function.__globals__
-    for name, module in list(sys.modules.items()):
-        if module is not None and _libraries.get(name) is module:
-            continue
-        if name.partition(".")[0] not in _OWN and _is_script(module):
-            yield vars(module)
-        elif isinstance(module, ModuleType) and getattr(module, "__file__", None):
-            _libraries[name] = module
+    yield from _script_spaces()
+
+
+def _script_spaces() -> list[dict[str, Any]]:
+    """Global names of all loaded modules that are not installed."""
+    global _sorted  # what the last call has found
+    loaded = [*map(id, sys.modules.values())]
+    if loaded != _sorted[0]:
+        modules = [
+            ref(module)
+            for name, module in list(sys.modules.items())
+            if name.partition(".")[0] not in _OWN
+            and isinstance(module, ModuleType)
+            and (_is_script(module) or not getattr(module, "__file__", None))
+        ]
+        _sorted = loaded, modules
+    modules = (known() for known in _sorted[1])
+    return [vars(module) for module in modules if module is not None and _is_script(module)]
 
 
 def _is_script(module: Any) -> bool:
