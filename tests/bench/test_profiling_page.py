@@ -18,7 +18,6 @@ from bench.gate import GateSettings, Samples, Side
 from bench.measurement import FULL
 from bench.process import case_of
 from bench.tree import ROOT
-from examples import lenet
 from tests.bench.simulated import Machine
 from tests.pages import page, without_sizes
 from tests.processes import finished
@@ -127,6 +126,8 @@ def test_the_commands_of_the_page_run(
         words = shlex.split(line)
         if words[:2] == ["python", "examples/lenet.py"]:
             samba.session.reset()
+            from examples import lenet  # noqa: PLC0415  # loads scikit-learn
+
             lenet.main([*words[2:], *["--num-iterations=3"] * (words[2] != "compile")])
             capsys.readouterr()
             continue
