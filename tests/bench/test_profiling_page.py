@@ -115,6 +115,8 @@ def by_script(
 def test_the_commands_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from examples import lenet  # not for whoever collects tests: it loads scikit-learn
+
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.setattr(user_gate, "measure_sides", Machine(4))
@@ -126,8 +128,6 @@ def test_the_commands_of_the_page_run(
         words = shlex.split(line)
         if words[:2] == ["python", "examples/lenet.py"]:
             samba.session.reset()
-            from examples import lenet  # noqa: PLC0415  # loads scikit-learn
-
             lenet.main([*words[2:], *["--num-iterations=3"] * (words[2] != "compile")])
             capsys.readouterr()
             continue
