@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from pef_schema.exact_parser import ExactParser
 from pef_schema.printable import say
 
 __all__ = ["WRONG_USAGE", "AppParser", "given_options", "meant", "run_command"]
@@ -19,7 +20,7 @@ _NEAR, _FAR = 0.8, 0.6
 """How much of an option's name must be right: with the command's own options, and at last."""
 
 
-class AppParser(argparse.ArgumentParser):
+class AppParser(ExactParser):
     """A parser that takes options by their whole names, and tells a mistake in one line.
 
     The parser of the app itself shows the commands, too, which are one line more.
@@ -33,7 +34,7 @@ class AppParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, allow_abbrev=False)
+        super().__init__(**settings)
         self.arguments: Sequence[str] = ()
         self.others: Mapping[str, argparse.ArgumentParser] = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from pef_schema.exact_parser import ExactParser
 from samba.compiler.arithmetic import Bf16Cast, Preset
 
 _EXAMPLES = """\
@@ -40,8 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    command = argparse.ArgumentParser(
-        allow_abbrev=False,
+    command = ExactParser(
         prog="python -m samba compare",
         description=__doc__,
         epilog=_EXAMPLES,

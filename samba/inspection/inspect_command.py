@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from emulator.costs.description import describe
 from pef_schema import read_info, read_pef
+from pef_schema.exact_parser import ExactParser
 from samba.compiler.forms.listing import (
     metadata_list,
     node_list,
@@ -38,8 +39,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
+    parser = ExactParser(
         prog="python -m samba inspect",
         description="Show what a PEF holds: sections with their modules and operations, memory and "
         "its peak, graphs, hyperparameters and where it is from. See docs/program.md.",

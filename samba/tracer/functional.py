@@ -62,7 +62,8 @@ def functional_form(program: ExportedProgram) -> ExportedProgram:
     if writing and not writes_apart(program, writing):
         return program.run_decompositions({})
     with replacing_nodes(program):
-        replace_writes(program, writing)
+        if writing:
+            replace_writes(program, writing)
         for node in moving:
             _replace(node)
     return program

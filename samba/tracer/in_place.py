@@ -61,7 +61,7 @@ def _constant(node: Node) -> tuple[Node, Mapping[Node, Node]]:
 
 
 def _detached(node: Node) -> tuple[Node, Mapping[Node, Node]]:
-    """What has no history, such as the copy of a constant, is detached as it is."""
+    """Where there is a history, ``detach_ungraded`` has ended it; else there is none to end."""
     return argument(node, 0), {}
 
 
