@@ -9,12 +9,12 @@ import argparse
 import importlib
 import sys
 from pathlib import Path
+from typing import Any
 
 from bench.errors import BenchError
 from bench.names import CASES, SMALL, SUITES, TIMED
 from bench.peers import CONTENDERS
 from pef_schema import PefError
-from pef_schema.exact_parser import ExactParser
 from pef_schema.printable import say_text
 
 _COLUMNS = (
@@ -24,8 +24,15 @@ _COLUMNS = (
 )
 
 
+class _Exact(argparse.ArgumentParser):
+    """Takes no part of an option's name for it: a later option might begin so, too."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(prog="python -m bench", description=__doc__)
+    parser = _Exact(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="measure this project and its peers"))
     table = commands.add_parser("table", help="print the table of goals for results")

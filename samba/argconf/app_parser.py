@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from pef_schema.exact_parser import ExactParser
 from pef_schema.printable import say
 
 __all__ = ["WRONG_USAGE", "AppParser", "given_options", "meant", "run_command"]
@@ -20,7 +19,7 @@ _NEAR, _FAR = 0.8, 0.6
 """How much of an option's name must be right: with the command's own options, and at last."""
 
 
-class AppParser(ExactParser):
+class AppParser(argparse.ArgumentParser):
     """A parser that takes options by their whole names, and tells a mistake in one line.
 
     The parser of the app itself shows the commands, too, which are one line more.
@@ -34,7 +33,7 @@ class AppParser(ExactParser):
     """
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(**settings, allow_abbrev=False)
         self.arguments: Sequence[str] = ()
         self.others: Mapping[str, argparse.ArgumentParser] = {}
 

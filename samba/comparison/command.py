@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pef_schema.exact_parser import ExactParser
 from samba.compiler.arithmetic import Bf16Cast, Preset
 
 _EXAMPLES = """\
@@ -41,7 +40,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    command = ExactParser(
+    command = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba compare",
         description=__doc__,
         epilog=_EXAMPLES,

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pef_schema.exact_parser import ExactParser
 from samba.distributed.environment import LAST_PORT
 
 _SAVE_SECONDS = 30.0
@@ -25,7 +24,8 @@ def run(argv: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba launch",
         description="Start replicas of a script on this host. The script must meet the others, as "
         "parse_app_args does for run --data-parallel, and without it for run --n-chips N "

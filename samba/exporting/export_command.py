@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from pef_schema import Program, read_pef
 from pef_schema.errors import quoted
-from pef_schema.exact_parser import ExactParser
 from pef_schema.printable import say_text
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.inspection.running import (
@@ -62,7 +61,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba export",
         description="Write a PEF in the form of another tool: its graphs as JSON with all their "
         "arguments, as a drawing in the DOT language, or for inference as ONNX; and what a run or "

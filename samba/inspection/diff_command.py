@@ -9,7 +9,6 @@ from typing import Any
 
 from pef_schema import PefInfo, read_info, read_pef
 from pef_schema.errors import quoted
-from pef_schema.exact_parser import ExactParser
 from pef_schema.printable import one_line, say_text
 from samba.inspection.differences import LEVELS, differences
 from samba.inspection.program_pairs import Change
@@ -46,7 +45,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba diff",
         description="Show where two PEFs differ, level by level: " + ", ".join(LEVELS) + ". "
         "What both have is matched by its name and its place, so that what was inserted is one "

@@ -18,7 +18,6 @@ from emulator.costs.roofline import Bound, Cost, Machine, bound
 from emulator.costs.steps import Costs, schedule_cost
 from pef_schema import read_pef
 from pef_schema.errors import quoted
-from pef_schema.exact_parser import ExactParser
 from pef_schema.module_paths import root_of, short_paths
 from pef_schema.printable import json_text, say, say_text
 from pef_schema.program import DType, Program
@@ -328,7 +327,8 @@ def _estimate(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba estimate",
         description="Print for each section of a PEF the time that it cannot go below on a "
         "machine, and whether its products or its bytes keep it there. Nothing is compiled or run.",

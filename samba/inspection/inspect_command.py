@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from emulator.costs.description import describe
 from pef_schema import read_info, read_pef
-from pef_schema.exact_parser import ExactParser
 from samba.compiler.forms.listing import (
     metadata_list,
     node_list,
@@ -39,7 +38,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba inspect",
         description="Show what a PEF holds: sections with their modules and operations, memory and "
         "its peak, graphs, hyperparameters and where it is from. See docs/program.md.",

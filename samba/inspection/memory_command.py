@@ -11,7 +11,6 @@ from typing import Any
 
 from emulator.costs.schedule_memory import as_dict, schedule_memory
 from pef_schema import read_pef
-from pef_schema.exact_parser import ExactParser
 from pef_schema.module_paths import root_of
 from samba.compiler.forms.memory_text import along_the_calls, at_the_peak, in_all
 from samba.inspection.running import DONE, chosen_graph, folded_json, run_command, write_text
@@ -46,7 +45,8 @@ _rows.__name__ = "int"  # argparse names the type where the text is no number
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba memory",
         description="Predict the memory of a full run along its schedule: bytes by role, the peak, "
         "and what is alive there. Nothing is compiled or run. See docs/run.md.",

@@ -13,7 +13,6 @@ from emulator.costs.description import describe
 from emulator.costs.machine_file import BadMachineFile, read_machine
 from pef_schema import read_info, read_pef
 from pef_schema.errors import SambaError, quoted
-from pef_schema.exact_parser import ExactParser
 from pef_schema.printable import say_text
 from pef_schema.program_facts import modules_of, owners
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
@@ -143,7 +142,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba report",
         description="Write one self-contained page about a PEF: its graph, which folds by module, "
         "its sections along time, roofline, memory along the schedule, settings and origin.",

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pef_schema.exact_parser import ExactParser
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command.
@@ -18,7 +16,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     Args:
         argv: Its arguments; those of the process if None.
     """
-    parser = ExactParser(
+    parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m samba.distributed.bagua",
         description="Run a script that imports bagua.torch_api, with the names of this project. "
         "Replicas: python -m samba launch -n N -m samba.distributed.bagua SCRIPT.",
