@@ -8,7 +8,7 @@
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
 #   make types     static types
-#   make types-of-tests  those of the tests; make test-all looks at them, too
+#   make types-of-tests  those of the tests and examples; make test-all looks at them, too
 #   make docs      the documentation as a site, in out/site
 #   make pictures  the pictures of the documentation; needs chromium
 #   make wheel     build the wheel and try it outside the tree
@@ -36,7 +36,7 @@ COMPILER := $(if $(shell command -v c++ g++ clang++),,compiler)
 NATIVE := $(wildcard setup.py emulator/native/src/*)
 QUIET := PYTHONWARNINGS=ignore:::setuptools.command.editable_wheel
 PYTEST := $(BIN)/python -m pytest -q -n 2
-PYRIGHT := $(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
+PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 OUT := out
 
 # The tests start a hundred processes, and each would compile all modules anew.
@@ -54,8 +54,6 @@ help:
 
 setup: $(STAMP)
 
-# Before the index is asked, torch is taken from where find-links of pip's settings point, if it is
-# there: a build without CUDA spares gigabytes. Its hash is checked all the same.
 # What is asked for beside the rest is looked at even if the rest is there.
 $(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py tools/install.py $(if $(EXTRAS),again)
 	@test -n "$(PYTHON)" || \
@@ -68,8 +66,6 @@ $(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py tools/install
 	@echo 'Installing into .venv; the first time takes a minute.'
 	$(BIN)/python tools/requirements.py pip uv >$(VENV)/pip.txt
 	$(PIP) -r $(VENV)/pip.txt
-	$(BIN)/python tools/requirements.py torch >$(VENV)/torch.txt
-	@$(PIP) --no-index --no-deps -r $(VENV)/torch.txt >/dev/null 2>&1 || true
 	$(BIN)/python tools/install.py dev $(COMPILER) $(EXTRAS)
 	@touch $(LIBRARIES)
 
@@ -116,10 +112,11 @@ lint: $(LIBRARIES)
 	$(BIN)/python tools/write_stubs.py --check
 
 types: $(LIBRARIES)
-	$(PYRIGHT) samba sambaflow pef_schema emulator bench tools examples
+	$(PYRIGHT) samba sambaflow pef_schema emulator bench tools
 
+# An example takes all of transformers, and so a fifth of the time.
 types-of-tests: $(LIBRARIES)
-	$(PYRIGHT) tests
+	$(PYRIGHT) tests examples
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(OUT)/site

@@ -44,23 +44,26 @@ def pip_settings(listing: str) -> dict[str, str]:
 
 
 def index_options(settings: dict[str, str]) -> list[str]:
-    """The options by which uv asks the indexes that pip would ask.
+    """The options by which uv looks where pip would look.
 
     Args:
         settings: pip's settings by name.
 
     Example:
-        >>> index_options({"index-url": "https://a/simple", "extra-index-url": "https://b https://c"})
-        ['--index-url', 'https://a/simple', '--extra-index-url', 'https://b', '--extra-index-url', 'https://c']
+        >>> index_options({"index-url": "https://a/simple", "find-links": "/none https://b"})[:4]
+        ['--index-url', 'https://a/simple', '--find-links', 'https://b']
     """
     words = []
     for setting, option in (
         ("index-url", "--index-url"),
         ("extra-index-url", "--extra-index-url"),
+        ("find-links", "--find-links"),
         ("trusted-host", "--allow-insecure-host"),
     ):
         for value in settings.get(setting, "").split():
-            words += [option, value]
+            # pip passes over a folder that is not there, and uv ends.
+            if option != "--find-links" or "://" in value or Path(value).exists():
+                words += [option, value]
     # Hashes say which file is meant, so any index may have it, as with pip.
     return [*words, "--index-strategy", "unsafe-best-match"]
 
@@ -82,8 +85,9 @@ def main(extras: list[str]) -> int:
     ).stdout
     common = ["--quiet", "--no-build", "--python", sys.executable]
     common += index_options(pip_settings(listing))
-    # Not `--require-hashes`, which refuses a build of torch that pip installed by its hash. Every
-    # version is pinned by a constraint, and uv checks each file against the hashes of it.
+    # Not `--require-hashes`, which takes no constraints. Every version is pinned by one, and uv
+    # checks each file against the hashes of it. Of torch, a build without CUDA counts as newer
+    # than the other, so it is taken if there is one.
     return subprocess.run(
         [uv, "pip", "install", *common, "--verify-hashes", "-c", str(LOCK), "-r", "-"],
         input="\n".join(r for extra in extras for r in requirements(extra)),
