@@ -93,7 +93,8 @@ def fixed_seeds():
     random.seed(0)
     np.random.seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        # Not torch's own, which notes the stack for each kind of device that it seeds later.
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,9 @@ from samba.support.progress import stages
 from samba.support.tracing import refuse_while_tracing
 from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
+from samba.tracer.errors import TraceError
 from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
 from samba.tracer.traced import Traced
 
@@ -259,7 +261,13 @@ class Evaluator:
         compiled = loaded.program
         with stages(f"evaluate {compiled.name}", "tracing") as stage, self._slot.tracing():
             stage.start("tracing")
-            traced = trace_model(loaded.model, given, inference=True, root=compiled.graphs[0].name)
+            root = compiled.graphs[0].name
+            try:
+                traced = trace_model(loaded.model, given, inference=True, root=root)
+            except TraceError as error:
+                shapes = ", ".join(f"{t.name} {tuple(t.tensor.shape)}" for t in given.tensors)
+                error.add_note(f"{calling_line()}: the evaluator traces the model for {shapes}.")
+                raise
         refuse_changed_elsewhere(traced, [loaded.traced])
         traced = apply_arithmetic(traced, compiled_arithmetic(dict(compiled.metadata)))
         options = CompileOptions(

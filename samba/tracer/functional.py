@@ -88,6 +88,8 @@ def _change(node: Node) -> _Change | Rule | None:
 def _op_change(target: OpOverload) -> _Change | None:
     if is_mutable(target) or torch.Tag.maybe_aliasing_or_mutating in target.tags:
         return None
+    if target.namespace == "samba":
+        return _Change.NONE  # none of ours shows or changes a tensor
     if target.namespace != "aten" or target in _DEPENDS or has_own_kernel(target):
         return None
     if not is_composite(target):

@@ -10,9 +10,11 @@ exporter when a model is traced.
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import FrameType
 from typing import Any, TypeGuard
 
 import torch
@@ -36,6 +38,7 @@ from torch.autograd.function import (
 )
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
+from torch.fx import proxy
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     _ProxyTensor,
@@ -44,11 +47,11 @@ from torch.fx.experimental.proxy_tensor import (
     make_fx,
 )
 from torch.fx.node import has_side_effect
+from torch.fx.proxy import TracerBase
 from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils import _traceback
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
@@ -299,7 +302,8 @@ def quiet_exporter() -> Iterator[None]:
             log.setLevel(quiet)
         stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
         stack.enter_context(_use_lazy_graph_module(True))
-        stack.enter_context(replaced(_traceback, _extract_symbolized_tb=_extracted))
+        stack.enter_context(replaced(proxy, CapturedTraceback=_Frames))
+        stack.enter_context(replaced(TracerBase, _filter_traceback_frames=lambda _, frames: frames))
         yield
 
 
@@ -310,15 +314,31 @@ def exporting() -> Iterator[None]:
         yield
 
 
-def _extracted(frames: Sequence[Mapping[str, Any]], skip: int) -> traceback.StackSummary:
-    """A stack as ``_traceback`` makes it, whose source lines are read when they are shown (2.0).
+class _Frames:
+    """Takes the stack of each node from ``forward`` on, without the source lines (2.0).
 
-    The exporter takes one for each node, and shows the frames from ``forward`` on.
+    Torch takes all frames of a stack, turns each into texts, and loads its compiler to find out
+    which of them are of no interest.
     """
-    return traceback.StackSummary(
-        traceback.FrameSummary(f["filename"], f["line"], f["name"], lookup_line=False)
-        for f in reversed(frames[skip:])
-    )
+
+    @staticmethod
+    def extract() -> type[_Frames]:
+        return _Frames
+
+    @staticmethod
+    def summary() -> traceback.StackSummary:
+        frames: list[FrameType] = []
+        frame: FrameType | None = sys._getframe(1)
+        forward = 0
+        while frame is not None:
+            frames.append(frame)
+            if frame.f_code.co_name == "forward":
+                forward = len(frames)
+            frame = frame.f_back
+        return traceback.StackSummary.from_list(
+            (f.f_code.co_filename, f.f_lineno, f.f_code.co_name, "")
+            for f in reversed(frames[:forward])
+        )
 
 
 def with_functions(apply: Callable[..., Any]) -> AbstractContextManager[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from emulator.errors import NotWritten
 from emulator.op_facts.names import CASTS
 from samba import utils
 from samba.errors import ArgumentError, NotLoaded
+from samba.tracer.errors import ShapeMismatch
 from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import close
 
@@ -202,6 +204,17 @@ def test_inputs_and_outputs_in_the_forms_of_run(tmp_path):
     assert [tuple(o.shape) for o in evaluate.output_tensors] == [(), (LAST, 3)]
     with pytest.raises(ArgumentError):
         evaluate.run((image, label, image))
+
+
+def test_shapes_that_do_not_fit_name_the_line_that_evaluates(tmp_path):
+    evaluate = samba.session.evaluator(Scene(tmp_path).model)
+    image, label = torch.zeros(LAST, 3, 5, 5), torch.zeros(LAST, dtype=torch.int64)
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(ShapeMismatch, match="ResNet.stem") as caught:
+        evaluate.run((image, label))
+    shapes = f"image ({LAST}, 3, 5, 5), label ({LAST},)"
+    (note,) = caught.value.__notes__
+    assert note == f"{__file__}:{line}: the evaluator traces the model for {shapes}."
 
 
 def test_a_checkpoint_that_is_loaded_counts(tmp_path):

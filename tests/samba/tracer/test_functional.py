@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from samba.tracer.functional import functional_form
+from samba.tracer.marker_ops import check, cotangent, marked
 from samba.tracer.lowering import _drop_checks
 
 # torch's own, about its exporter; samba.tracer.capture holds them back.
@@ -74,6 +75,10 @@ UNTRACED: dict[str, Callable[[Tensor], Any]] = {
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     "a product": lambda x: torch.einsum("abc,abd->acd", x, x) @ x.mT.flatten(1).sum(0)[:4],
     "many results": lambda x: x.max(dim=1).values + x.sort(dim=1)[0][:, 0],
+    "marks of ours": lambda x: (
+        check(x.sum() > 0, True),
+        marked([x * 2], [x], 0)[0] + cotangent(x, 0, 0),
+    )[1],
 }
 
 
