@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import FrameType
 from typing import Any, TypeGuard
 
 import torch
@@ -315,10 +314,10 @@ def exporting() -> Iterator[None]:
 
 
 class _Frames:
-    """Takes the stack of each node from ``forward`` on, without the source lines (2.0).
+    """Takes the lines of each ``forward`` on the stack, for each node (2.0).
 
-    Torch takes all frames of a stack, turns each into texts, and loads its compiler to find out
-    which of them are of no interest.
+    Torch takes all frames, turns each into texts, and loads its compiler to find out which of them
+    are of no interest; then it keeps these.
     """
 
     @staticmethod
@@ -327,18 +326,14 @@ class _Frames:
 
     @staticmethod
     def summary() -> traceback.StackSummary:
-        frames: list[FrameType] = []
-        frame: FrameType | None = sys._getframe(1)
-        forward = 0
+        lines: list[tuple[str, int, str, str]] = []
+        frame = sys._getframe(1)
         while frame is not None:
-            frames.append(frame)
-            if frame.f_code.co_name == "forward":
-                forward = len(frames)
+            code = frame.f_code
+            if code.co_name == "forward":
+                lines.append((code.co_filename, frame.f_lineno, code.co_name, ""))
             frame = frame.f_back
-        return traceback.StackSummary.from_list(
-            (f.f_code.co_filename, f.f_lineno, f.f_code.co_name, "")
-            for f in reversed(frames[:forward])
-        )
+        return traceback.StackSummary.from_list(reversed(lines))
 
 
 def with_functions(apply: Callable[..., Any]) -> AbstractContextManager[None]:

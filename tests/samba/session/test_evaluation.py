@@ -210,7 +210,7 @@ def test_shapes_that_do_not_fit_name_the_line_that_evaluates(tmp_path):
     evaluate = samba.session.evaluator(Scene(tmp_path).model)
     image, label = torch.zeros(LAST, 3, 5, 5), torch.zeros(LAST, dtype=torch.int64)
     line = sys._getframe().f_lineno + 2
-    with pytest.raises(ShapeMismatch, match="ResNet.stem") as caught:
+    with pytest.raises(ShapeMismatch, match=r"ResNet\.stem") as caught:
         evaluate.run((image, label))
     shapes = f"image ({LAST}, 3, 5, 5), label ({LAST},)"
     (note,) = caught.value.__notes__

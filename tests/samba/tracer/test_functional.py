@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from samba.tracer.functional import functional_form
-from samba.tracer.marker_ops import check, cotangent, marked
 from samba.tracer.lowering import _drop_checks
+from samba.tracer.marker_ops import check, cotangent, marked
 
 # torch's own, about its exporter; samba.tracer.capture holds them back.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
