@@ -29,7 +29,7 @@ STAMP := $(VENV)/.installed
 LIBRARIES := $(VENV)/.libraries
 # Wheels only, so that nothing runs while it is installed, and only those whose hashes are known.
 # Modules are compiled when they are first imported: most of what lies in the wheels never is.
-PIP := $(BIN)/python -m pip install --quiet --no-compile --require-hashes --only-binary=:all:
+PIP := pip --python $(BIN)/python install --quiet --no-compile --require-hashes --only-binary=:all:
 # The native kernels are compiled when the package is installed; where there is no compiler, by one
 # from the index.
 COMPILER := $(if $(shell command -v c++ g++ clang++),,compiler)
@@ -62,23 +62,25 @@ $(LIBRARIES): pyproject.toml constraints.txt tools/requirements.py tools/install
 	  { echo "PYTHON=$(PYTHON) will not do: it has to be a Python >= 3.11 with venv and ensurepip." \
 	    "Nothing was made."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || \
-	  { $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; }
+	  { $(PYTHON) -m venv --clear --without-pip $(VENV) || { rm -rf $(VENV); exit 1; }; }
 	@echo 'Installing into .venv; the first time takes a minute.'
 	$(BIN)/python tools/requirements.py pip uv >$(VENV)/pip.txt
-	$(PIP) -r $(VENV)/pip.txt
+	@# The pip of PYTHON puts one into .venv in a third of the time that ensurepip takes.
+	$(PYTHON) -m $(PIP) -r $(VENV)/pip.txt 2>/dev/null || \
+	  { $(BIN)/python -m ensurepip >/dev/null && $(BIN)/python -m $(PIP) -r $(VENV)/pip.txt; }
 	$(BIN)/python tools/install.py dev $(COMPILER) $(EXTRAS)
 	@touch $(LIBRARIES)
 
 # The package itself with its native kernels, which are compiled beside lint and types.
 $(STAMP): $(LIBRARIES) $(NATIVE)
-	@$(QUIET) $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@$(QUIET) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
 	@touch $(STAMP)
 
 # Not $(STAMP), which installs what constraints.txt is yet to name.
 lock:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python tools/requirements.py uv >$(VENV)/lock.txt
-	$(PIP) -r $(VENV)/lock.txt
+	$(BIN)/python -m $(PIP) -r $(VENV)/lock.txt
 	$(BIN)/python tools/regen_constraints.py $(if $(UPGRADE),--upgrade)
 
 demo: $(STAMP)

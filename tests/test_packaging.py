@@ -148,9 +148,10 @@ def test_extras_bring_what_they_take_of_other_extras():
 
 @pytest.mark.parametrize("file", ["Makefile", "tools/try_wheel.sh"])
 def test_nothing_is_installed_whose_hash_is_not_known(file):
-    """Every use of pip is that which checks hashes, or brings this project without dependencies."""
+    """Every use of pip or uv checks hashes, or brings this project without dependencies."""
     text = (ROOT / file).read_text().replace("\\\n", " ")
-    uses = re.findall(r"^.*-m pip (?:install|wheel).*$", text, re.MULTILINE)
+    use = r"^.*\bpip (?:--python \S+ )?(?:install|download|wheel)\b.*$"
+    uses = re.findall(use, text, re.MULTILINE)
     checked = [use for use in uses if "--require-hashes --only-binary=:all:" in use]
     assert len(checked) == 1  # by a name; the uses of it name requirements with hashes
     own = [use for use in uses if use not in checked]
@@ -158,7 +159,6 @@ def test_nothing_is_installed_whose_hash_is_not_known(file):
     for use in own:
         assert "--no-deps" in use
         assert "--no-build-isolation" in use or "--no-index" in use
-    assert not re.search(r"\bpip (install|download|wheel)", text.replace("-m pip", ""))
     assert len(re.findall(r"tools/install\.py\"? (dev|examples)", text)) == 1
 
 
@@ -179,18 +179,19 @@ def _run_with_fake_uv(monkeypatch: pytest.MonkeyPatch, listing: str) -> list[lis
     return calls
 
 
-def test_uv_checks_hashes_and_asks_the_indexes_of_pip(monkeypatch):
-    """Every version and hash is a constraint; nothing is built, and nothing lies in links."""
-    settings = "global.find-links='/wheels'\nglobal.index-url='https://a'\n"
+def test_uv_checks_hashes_and_asks_the_indexes_of_pip(monkeypatch, tmp_path):
+    """Every version and hash is a constraint; nothing is built. The index has what links lack."""
+    settings = f"global.find-links='/no/wheels {tmp_path}'\nglobal.index-url='https://a'\n"
     settings += ":env:.index-url='https://b'\nglobal.extra-index-url='https://c\\nhttps://d'\n"
-    _, command, lines = _run_with_fake_uv(monkeypatch, settings)
+    _, linked, first, command, second = _run_with_fake_uv(monkeypatch, settings)
+    assert linked == [*command, "--find-links", str(tmp_path)]
     assert command[:3] == ["uv", "pip", "install"]
     assert {"--no-build", "--verify-hashes"} <= set(command)
     assert command[command.index("-c") + 1] == str(ROOT / "constraints.txt")
-    assert "/wheels" not in command  # a build in such a folder has no hash in the constraints
     asked = [command[i + 1] for i, word in enumerate(command) if word.endswith("index-url")]
     assert asked == ["https://b", "https://c", "https://d"]
-    assert set(lines) == {*requirements("dev"), *requirements("compiler")}
+    assert first == second
+    assert set(first) == {*requirements("dev"), *requirements("compiler")}
 
 
 def test_without_uv_the_command_to_use_is_named(monkeypatch):

@@ -123,7 +123,7 @@ def test_make_setup_replaces_an_environment_of_an_old_python(tmp_path):
     new.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ntest "$1" != -m\n')  # its venv fails
     new.chmod(0o755)
     assert make(tmp_path, "setup", f"PYTHON={new}").returncode != 0
-    assert "-m venv --clear .venv" in calls.read_text()
+    assert "-m venv --clear --without-pip .venv" in calls.read_text()
     assert not (tmp_path / ".venv").exists()
 
 
@@ -135,7 +135,8 @@ def test_make_setup_installs_nothing_that_has_another_hash(tmp_path):
         made.writestr(
             "pip-99.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pip\nVersion: 99\n"
         )
-    (tmp_path / "constraints.txt").write_text(f"pip==99.0 \\\n    --hash=sha256:{'0' * 64}\n")
+    pins = [f"{name}==99.0 \\\n    --hash=sha256:{'0' * 64}\n" for name in ("pip", "uv")]
+    (tmp_path / "constraints.txt").write_text("".join(pins))
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     done = make(tmp_path, "setup", f"PYTHON={sys.executable}", **offline)
     assert done.returncode != 0

@@ -44,28 +44,42 @@ def pip_settings(listing: str) -> dict[str, str]:
 
 
 def index_options(settings: dict[str, str]) -> list[str]:
-    """The options by which uv looks where pip would look.
+    """The options by which uv asks the indexes that pip would ask.
 
     Args:
         settings: pip's settings by name.
 
     Example:
-        >>> index_options({"index-url": "https://a/simple", "find-links": "/none https://b"})[:4]
-        ['--index-url', 'https://a/simple', '--find-links', 'https://b']
+        >>> index_options({"index-url": "https://a/simple", "extra-index-url": "https://b https://c"})
+        ['--index-url', 'https://a/simple', '--extra-index-url', 'https://b', '--extra-index-url', 'https://c']
     """
-    words = []
-    for setting, option in (
-        ("index-url", "--index-url"),
-        ("extra-index-url", "--extra-index-url"),
-        ("find-links", "--find-links"),
-        ("trusted-host", "--allow-insecure-host"),
-    ):
-        for value in settings.get(setting, "").split():
-            # pip passes over a folder that is not there, and uv ends.
-            if option != "--find-links" or "://" in value or Path(value).exists():
-                words += [option, value]
-    # Hashes say which file is meant, so any index may have it, as with pip.
-    return [*words, "--index-strategy", "unsafe-best-match"]
+    return [
+        word
+        for setting, option in (
+            ("index-url", "--index-url"),
+            ("extra-index-url", "--extra-index-url"),
+            ("trusted-host", "--allow-insecure-host"),
+        )
+        for value in settings.get(setting, "").split()
+        for word in (option, value)
+    ]
+
+
+def link_options(settings: dict[str, str]) -> list[str]:
+    """The options by which uv looks for wheels where pip's links point.
+
+    pip passes over a folder that does not exist, and uv ends.
+
+    Args:
+        settings: pip's settings by name.
+
+    Example:
+        >>> link_options({"find-links": "/none https://a"})
+        ['--find-links', 'https://a']
+    """
+    links = settings.get("find-links", "").split()
+    there = [link for link in links if "://" in link or Path(link).exists()]
+    return [word for link in there for word in ("--find-links", link)]
 
 
 def main(extras: list[str]) -> int:
@@ -83,17 +97,23 @@ def main(extras: list[str]) -> int:
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
     ).stdout
-    common = ["--quiet", "--no-build", "--python", sys.executable]
-    common += index_options(pip_settings(listing))
-    # Not `--require-hashes`, which takes no constraints. Every version is pinned by one, and uv
-    # checks each file against the hashes of it. Of torch, a build without CUDA counts as newer
-    # than the other, so it is taken if there is one.
-    return subprocess.run(
-        [uv, "pip", "install", *common, "--verify-hashes", "-c", str(LOCK), "-r", "-"],
-        input="\n".join(r for extra in extras for r in requirements(extra)),
-        check=False,
-        text=True,
-    ).returncode
+    settings = pip_settings(listing)
+    wanted = "\n".join(r for extra in extras for r in requirements(extra))
+    # Hashes say which file is meant, so any index may have it, as with pip. Not `--require-hashes`,
+    # which takes no constraints: each version is pinned by one, and uv checks each file against the
+    # hashes of it.
+    install = [uv, "pip", "install", "--quiet", "--no-build", "--python", sys.executable]
+    install += [*index_options(settings), "--index-strategy", "unsafe-best-match"]
+    install += ["--verify-hashes", "-c", str(LOCK), "-r", "-"]
+    # A build of torch without CUDA spares gigabytes, and counts as newer than the index's. Where
+    # links have one whose hash is not known, the index is asked.
+    if links := link_options(settings):
+        done = subprocess.run(
+            [*install, *links], input=wanted, check=False, text=True, stderr=subprocess.DEVNULL
+        )
+        if done.returncode == 0:
+            return 0
+    return subprocess.run(install, input=wanted, check=False, text=True).returncode
 
 
 if __name__ == "__main__":

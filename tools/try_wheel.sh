@@ -13,13 +13,9 @@ mkdir "$place/source"
 git -C "$tree" ls-files -z --cached --others --exclude-standard |
   (cd "$tree" && xargs -0 tar -cf -) | tar -xf - -C "$place/source"
 # As `make setup` installs: wheels with known hashes only, and this project without its dependencies.
-checked=(-m pip install --quiet --require-hashes --only-binary=:all:)
 "$place/venv/bin/python" "$tree/tools/requirements.py" pip uv >"$place/pip.txt"
-"$place/venv/bin/python" "${checked[@]}" -r "$place/pip.txt"
-"$place/venv/bin/python" "$tree/tools/requirements.py" torch >"$place/torch.txt"
-# As in the Makefile: a build of torch without CUDA, where pip's settings point to one.
-"$place/venv/bin/python" "${checked[@]}" --no-index --no-deps -r "$place/torch.txt" \
-  >/dev/null 2>&1 || true
+"$place/venv/bin/python" -m pip install --quiet --require-hashes --only-binary=:all: \
+  -r "$place/pip.txt"
 "$place/venv/bin/python" "$tree/tools/install.py" examples
 "$place/venv/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation \
   --wheel-dir "$place" "$place/source"
