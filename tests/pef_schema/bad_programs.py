@@ -137,7 +137,7 @@ edited("output_grad_absent", "ONES with gradient region -1", "graphs.0.outputs.0
 edited("output_grad_index", "grad_region 50", "graphs.0.outputs.0", grad_region=50)
 edited("output_grad_shape", "its gradient (4, 3)", "graphs.0.outputs.0", grad_region=2)
 edited("update_role", "which no update may write", "graphs.0.updates.0", value=0, region=0)
-edited("update_unmade", "value 6 is never made", "graphs.0.nodes.2", outputs=(-1,))
+edited("update_unmade", "value 6 is never computed", "graphs.0.nodes.2", outputs=(-1,))
 edited("optimizer_weight_role", "region 0 is INPUT", "optimizers.0.params.0", weight=0)
 edited("optimizer_shapes", "have shapes", "optimizers.0.params.0", states=(4,))
 edited("optimizer_region", "region 77 is out", "optimizers.0.params.0", grad=77)

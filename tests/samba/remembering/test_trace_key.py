@@ -283,7 +283,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "writes into a constant": ("self.steps.add_(1)", "writes into a constant"),
     "branches": ("x = x if x.sum() > 0 else -x", "reads the value of a tensor"),
     "finds what is not zero": ("x = x[x.nonzero()[:, 0]]", "nonzero"),
-    "changes a form in place": ("x = x.clone().t_().t_()", "changes the form"),
+    "changes a form in place": ("x = x.clone().t_().t_()", "changes the shape or strides"),
     "has a gradient of its own": ("x = Gate.apply(x)", "gradient of the model's own"),
     "registers a hook": ("x = x * 1; x.register_hook(print)", "registers a hook"),
     "calls an operation of others": ("x = torch.ops.odd.scaled(x)", "odd.scaled"),
