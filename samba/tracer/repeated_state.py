@@ -74,8 +74,8 @@ class RepeatedState:
                 "checkpointed-state",
                 f"{calling_line()}: a checkpointed function changes {some_of(names, _SHOWN)}. "
                 "Torch runs the function again in the backward pass, as far as gradients need it, "
-                "and may change them a second time there; the device changes them once in a step, as "
-                "without the checkpoint",
+                "and may change them a second time there; the device changes them once in a step, "
+                "as without the checkpoint",
             )
 
     def note(
