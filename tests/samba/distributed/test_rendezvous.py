@@ -100,7 +100,7 @@ def test_another_number_of_replicas_says_so():
         other = Launch(
             launcher="torch", rank=2, size=3, local_rank=2, local_size=3, address=address
         )
-        wanted = pytest.raises(DataParallelError, match=r"rank 2 of 3 .* meets ranks of 2")
+        wanted = pytest.raises(DataParallelError, match=r"rank 2 of 3 .* the other ranks expect 2")
         with wanted as caught, meet(other, seconds=20):
             pass
         assert caught.value.ranks == (2,)

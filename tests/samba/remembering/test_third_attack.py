@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "a tensor that is kept": ("self.kind = y", "pass", "changes kind"),
     "a value that is kept elsewhere": ("global FIRST; FIRST = 3", "pass", "changes FIRST"),
-    "what goes to stderr": ("import sys; print('odd', file=sys.stderr)", "pass", "says 'odd"),
+    "what goes to stderr": ("import sys; print('odd', file=sys.stderr)", "pass", "warns 'odd"),
 }  # fmt: skip
 
 

@@ -274,8 +274,8 @@ def test_a_module_more_is_noticed(tmp_path: Path, key: str) -> None:
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "prints": ("print('here')", "says 'here"),
-    "warns": ("warnings.warn('odd')", "says 'odd'"),
+    "prints": ("print('here')", "prints or warns 'here"),
+    "warns": ("warnings.warn('odd')", "prints or warns 'odd'"),
     "changes its state": ("self.done = getattr(self, 'done', 0) + 1", "changes done"),
     "draws from Python's generator": ("x = x * random.random()", "draws from Python's random"),
     "reads a value": ("x = x * x.sum().item()", "reads the value of a tensor"),

@@ -213,7 +213,7 @@ INDICES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "null in the map": (b'{"weight_map": {"weight": null}}', ('it must hold {"weight_map"',)),
     "a list in the map": (b'{"weight_map": {"weight": ["a"]}}', ('it must hold {"weight_map"',)),
     "NaN": (b'{"metadata": {"total_size": NaN}, "weight_map": {}}', ("NaN",)),
-    "a key twice": (b'{"weight_map": {"weight": "a", "weight": "b"}}', ("weight stands twice",)),
+    "a key twice": (b'{"weight_map": {"weight": "a", "weight": "b"}}', ("the key weight twice",)),
     "nested": (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, ("nested too deeply",)),
     "5,000 digits": (b'{"total_size": ' + b"1" * 5000 + b', "weight_map": {}}', ("not JSON",)),
 }

@@ -299,10 +299,10 @@ def test_a_checkpoint_knows_its_step(pefs, follow, tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"epoch 1: 0.5\n", "its first line is not what"),
-        (b'{"format": "samba.steps"}\n\x00\x00\n', "one of its last lines is not what"),
+        (b"epoch 1: 0.5\n", "its first line was not written"),
+        (b'{"format": "samba.steps"}\n\x00\x00\n', "one of its last lines was not written"),
         (b'{"format": "samba.steps"}\n{"kind": "train", "step": "x"}\n', "one of its last lines"),
-        (b"{" * 100_000, "its first line is not what"),
+        (b"{" * 100_000, "its first line was not written"),
     ],
     ids=["another", "damaged", "other-step", "endless"],
 )
