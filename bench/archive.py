@@ -43,7 +43,7 @@ def file_name(results: Results) -> str:
     """
     of = processor_of(results)
     if of is None:
-        raise BadResults(path="results", reason="they do not say on what processor")
+        raise BadResults(path="results", reason="they do not name their processor")
     name = f"{of.vendor}-{of.family}-{of.model}-{of.best_isa}"
     return re.sub(r"[^\w-]+", "_", name) + ".json"
 

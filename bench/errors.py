@@ -62,8 +62,8 @@ class TwoProcessors(BenchError):
 
     _why = (
         "ratios of two processors say nothing about the code. Measure both on one, let `python -m "
-        "bench table` print them side by side, or give --across-processors, which the table then "
-        "says"
+        "bench table` print them side by side, or pass --across-processors, which the table then "
+        "mentions"
     )
 
     def __init__(self, *, names: tuple[str, str], processors: tuple[str, str]) -> None:
@@ -110,7 +110,7 @@ class LossesDiffer(BenchError):
         shown = "; ".join(f"{name}: {values}" for name, values in losses.items())
         super().__init__(
             f"the contenders' losses on {case} differ: {shown}. "
-            "They must compute the same step; mend the one that differs from eager"
+            "They must compute the same step; fix the one that differs from eager"
         )
 
 

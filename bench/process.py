@@ -122,7 +122,7 @@ class Worker:
         if not line:
             self._process.wait(END_SECONDS)
             self._said.seek(0)
-            lines = self._said.read().strip().splitlines() or ["it said nothing"]
+            lines = self._said.read().strip().splitlines() or ["it printed nothing"]
             raise self._failed(lines[-1])
         return json.loads(line)
 

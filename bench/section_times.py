@@ -163,7 +163,7 @@ def _times(path: Path, content: Mapping[str, Any]) -> SectionTimes:
         for taken in times.values()
     )
     if not good or not isinstance(times, dict) or not times:
-        raise BadBase(path=str(path), reason="its times are no lists of whole nanoseconds")
+        raise BadBase(path=str(path), reason="its times are not lists of whole nanoseconds")
     seconds = {name: [t * _NANO for t in taken] for name, taken in times.items()}
     return SectionTimes(seconds=seconds, processor=str(content.get("processor", "")))
 
@@ -181,9 +181,9 @@ def _parsed(path: Path) -> dict[str, Any]:
     if isinstance(content, list):
         raise BadBase(
             path=str(path),
-            reason="it holds times alone, as measure-sections writes them. They were measured at "
-            "another time, so they decide nothing; `python -m bench compare` prints two such files "
-            "side by side",
+            reason="it only holds times, as measure-sections writes them. They were measured at "
+            "another time, so a gate cannot use them; `python -m bench compare` prints two such "
+            "files side by side",
         )
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         got = f"format {content.get('format')!r} version {content.get('version')!r}"

@@ -49,13 +49,13 @@ def gate_pef(args: Namespace, settings: GateSettings) -> int:
         PefError: If the PEF is missing or bad, or an output cannot be written.
     """
     if args.model:
-        raise UserGateUsage("--model is for the bench's own cases, not beside --pef")
+        raise UserGateUsage("--model is for the bench's own cases and does not go with --pef")
     if (args.keep is None) == (args.base is None):
         raise UserGateUsage("with --pef, give --base to compare with a base, or --keep to make one")
     if args.keep is not None and (args.json is not None or args.smaller_is_better is not None):
-        raise UserGateUsage("--keep judges nothing: --json and --smaller-is-better go with --base")
+        raise UserGateUsage("--keep compares nothing: --json and --smaller-is-better need --base")
     if args.base_script is not None and (args.script is None or args.base is None):
-        raise UserGateUsage("--base-script goes with --script and --base")
+        raise UserGateUsage("--base-script needs --script and --base")
     read_info(str(args.pef))  # a bad file is told as such, and not by a process that fails
     check_outputs((args.keep, args.json, args.smaller_is_better))
     return _keep(args, settings) if args.base is None else _judge(args, settings)
@@ -168,11 +168,11 @@ def compare_times(base: Path, head: Path, *, across_processors: bool = False) ->
     for line in others:
         say_text(line)
     if across_processors:
-        say_text("ACROSS PROCESSORS: ratios compare machines; no exit code is made of them")
+        say_text("ACROSS PROCESSORS: ratios compare machines and do not set the exit code")
         return 0
     say_text(
-        "A weak verdict: these times are of different minutes, and what else the machine did is in "
-        "them. `python -m bench gate --pef` measures both sides in turns."
+        "This verdict is weak: the two sides were measured at different times, under whatever "
+        "other load there was. `python -m bench gate --pef` measures both sides in turns."
     )
     return int(any(one.slower for one in comparisons))
 
@@ -319,7 +319,7 @@ def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, 
                 script=script[0], reason=f"it did not end in {ANSWER_SECONDS:g} s"
             ) from None
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["it said nothing"]
+            lines = done.stderr.strip().splitlines() or ["it printed nothing"]
             raise ScriptFailed(script=script[0], reason=f"code {done.returncode}: {lines[-1]}")
         if not report.exists():
             raise BadSectionTimes(

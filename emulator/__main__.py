@@ -248,7 +248,7 @@ def _run(args: argparse.Namespace, program: Program) -> int:
         _draw(device, program, missing, args.init_seed)
         say(
             f"{len(missing)} weight(s) and buffer(s) are in no .npz file: "
-            f"drawn with seed {args.init_seed}",
+            f"they are drawn with seed {args.init_seed}",
             file=sys.stderr,
         )
     plan = device.plan(steps)

@@ -51,7 +51,7 @@ class NotWritten(DeviceError):
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         hint = {
             "input": "Pass them in input_tensors at least once.",
-            "activation": "Run the FWD sections first: BCKWD sections read what they leave.",
+            "activation": "Run the FWD sections first: BCKWD sections read their results.",
             "output": "Run the FWD sections first: they compute it.",
             "cotangent": "Run the BCKWD sections from the last to the first.",
         }.get(
@@ -80,9 +80,9 @@ class LostMemory(DeviceError):
         }
         todo = list(dict.fromkeys(advice[role] for role in roles if role in advice))
         super().__init__(
-            f"device memory: a run failed after it had taken {shown}, whose contents are lost. "
+            f"device memory: a failed run has destroyed the contents of {shown}. "
             + (
-                f"Load the last checkpoint into the model, or keep what the host has, and call "
+                f"Load the last checkpoint into the model, or use the host's values, and call "
                 f"{', '.join(todo)}."
                 if todo
                 else "Write them again before they are used."
@@ -111,7 +111,7 @@ class UnknownName(DeviceError, KeyError):
 
     def __init__(self, *, name: str, close: Sequence[str]) -> None:
         self.name, self.close = name, tuple(close)
-        near = f" Close names: {', '.join(close)}." if close else ""
+        near = f" Similar names: {', '.join(close)}." if close else ""
         super().__init__(
             f"tensor {name!r:.200}: the program has no tensor or region of that name.{near}"
         )
@@ -216,7 +216,7 @@ class CannotRun(DeviceError):
             lines += f"\n  ... and {len(self.problems) - _SHOWN} more"
         count = len(self.problems)
         super().__init__(
-            f"program {program}: {count} part{'s' * (count != 1)} that the device cannot run:"
+            f"program {program}: the device cannot run {count} part{'s' * (count != 1)} of it:"
             f"{lines}\nThe program that made it is at fault; recompile with this package."
         )
 
@@ -259,8 +259,8 @@ class OutOfMemory(DeviceError, MemoryError):
     def __init__(self, *, what: str, need: int, have: int) -> None:
         self.what, self.need, self.have = what, need, have
         super().__init__(
-            f"{what} needs {_bytes(need)}, the device may take {_bytes(have)}. Use smaller batches "
-            "or a smaller model, or raise the limit: EMULATOR_MEMORY_LIMIT=BYTES."
+            f"{what} needs {_bytes(need)}, but the device may use {_bytes(have)}. Use smaller "
+            "batches or a smaller model, or raise the limit: EMULATOR_MEMORY_LIMIT=BYTES."
         )
 
 
@@ -350,8 +350,8 @@ class IndexOutOfRange(DeviceError, IndexError):
         line = f" at {source}" if source else ""
         super().__init__(
             f"{what} holds {index:g} at {list(position)}, out of range for {op} in {module}{line}: "
-            f"allowed is {allowed}. Nothing was run"
-            + ("." if tensor else ", or the run has left the device as it was.")
+            f"it must be {allowed}. Nothing was run"
+            + ("." if tensor else ", or the run has left device memory unchanged.")
         )
 
 
@@ -386,15 +386,15 @@ class OtherBranch(DeviceError):
         self.source, self.module = branches[0].source, branches[0].module
         lines = [
             f"  {b.source or 'an unknown line'} (in {b.module}){_text_of(b.source)}: the condition "
-            f"was {not b.taken}, the graph is that of {b.taken}"
+            f"was {not b.taken}, but the graph was traced with {b.taken}"
             for b in branches
         ]
         super().__init__(
-            "a run, since checks were last read, took another branch of forward() than the graph "
-            "was traced for:\n" + "\n".join(lines) + "\nIts outputs and gradients are not those of "
-            "torch. Weights, buffers and optimizer state are as they were before it; runs after "
-            "it, until this error, have changed none of them either. Look at the inputs of that "
-            "run, then go on."
+            "a run since the last check took another branch of forward() than the traced one:\n"
+            + "\n".join(lines)
+            + "\nIts outputs and gradients differ from torch's. Weights, buffers and optimizer "
+            "state are as they were before it; later runs, until this error, have not changed "
+            "them either. Check the inputs of that run, then continue."
         )
 
 

@@ -187,7 +187,7 @@ class KeptFiles:
     def _tell(self, what: str, error: OSError) -> None:
         if not self._told:
             self._told = True
-            _LOG.warning("%s in %s: %s; goes on without", what, self.folder, error)
+            _LOG.warning("%s in %s: %s; continuing without it", what, self.folder, error)
 
 
 def _check_owner(about: os.stat_result, path: Path) -> None:
@@ -195,5 +195,5 @@ def _check_owner(about: os.stat_result, path: Path) -> None:
         return  # no such owners here: the user's profile is the user's
     if about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(
-            f"{path.name} is another user's, or others may write it: chmod 700 makes it yours alone"
+            f"{path.name} belongs to another user, or others may write it: chmod 700 prevents that"
         )

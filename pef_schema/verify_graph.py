@@ -76,8 +76,8 @@ def _check_values(program: Program, graph: Graph, where: str, report: Report) ->
                 home = regions[value.region]
                 if home.shape != value.shape or home.dtype is not value.dtype:
                     report.add(
-                        f"{where} value {index} ({value.name[:80]}): {value.dtype.name} "
-                        f"{value.shape}, its region {home.dtype.name} {home.shape}"
+                        f"{where} value {index} ({value.name[:80]}): it is {value.dtype.name} "
+                        f"{value.shape}, but its region is {home.dtype.name} {home.shape}"
                     )
                 if home.role not in _HOMES:
                     report.add(
@@ -102,9 +102,9 @@ def _check_gradient_home(
 ) -> None:
     """Check the region of a value's gradient."""
     if home.shape != value.shape:
-        report.add(f"{place}: shape {value.shape}, its gradient {home.shape}")
+        report.add(f"{place}: its shape is {value.shape}, but its gradient's is {home.shape}")
     elif home.dtype is not value.dtype:
-        report.add(f"{place}: {value.dtype.name}, its gradient {home.dtype.name}")
+        report.add(f"{place}: it is {value.dtype.name}, but its gradient is {home.dtype.name}")
     if home.role not in roles:
         wanted = " or ".join(role.name for role in roles)
         report.add(f"{place}: its gradient is {home.role.name}, wanted {wanted}")
@@ -168,7 +168,7 @@ def _check_copy(
     if not 0 <= index < len(values):
         report.index(place, "value", index, len(values))
     elif not known[index]:
-        report.add(f"{place}: value {index} is never made")
+        report.add(f"{place}: value {index} is never computed")
     if not 0 <= region < len(regions):
         report.index(place, "region", region, len(regions))
     elif 0 <= index < len(values):
@@ -176,7 +176,7 @@ def _check_copy(
         if home.shape != value.shape or home.dtype is not value.dtype:
             report.add(
                 f"{place}: value {index} is {value.dtype.name} {value.shape}, "
-                f"its region {home.dtype.name} {home.shape}"
+                f"but its region is {home.dtype.name} {home.shape}"
             )
 
 

@@ -187,7 +187,10 @@ def _check_reduce(
 ) -> None:
     """Check that a step reduces gradients of one dtype, which no other step reduces."""
     if step.reads != step.writes or not step.writes:
-        report.add(f"{where}: a REDUCE step reads {step.reads[:8]} and writes {step.writes[:8]}")
+        report.add(
+            f"{where}: a REDUCE step reads {step.reads[:8]} and writes {step.writes[:8]}; it must "
+            "read and write the same gradients, one or more"
+        )
     known = [r for r in step.writes if 0 <= r < len(program.regions)]
     for index in known:
         _check_role(program, index, (Role.GRADIENT,), where, report)

@@ -108,8 +108,8 @@ class StepMemory:
         self._covered(graph, taken, reads, where)
         homes = {graph.values[v].region for v in made} - {-1}
         kept = {r for r in homes if program.regions[r].role is Role.ACTIVATION}
-        self._regions(f"{where}: it makes but does not write", kept - writes)
-        self._regions(f"{where}: it writes but does not make", writes - kept - given)
+        self._regions(f"{where}: it computes but does not write", kept - writes)
+        self._regions(f"{where}: it writes but does not compute", writes - kept - given)
         if step.accumulates:
             self._report.add(f"{where}: it accumulates, which BCKWD steps alone can")
 
@@ -118,9 +118,9 @@ class StepMemory:
         homeless = sorted(v for v in taken if graph.values[v].region < 0)
         if homeless:
             names = ", ".join(graph.values[v].name[:80] for v in homeless[:8])
-            self._report.add(f"{where}: it takes values that have no region: {names}")
+            self._report.add(f"{where}: it uses values that have no region: {names}")
         homes = {graph.values[v].region for v in taken} - {-1}
-        self._regions(f"{where}: it takes but does not read", homes - reads)
+        self._regions(f"{where}: it uses but does not read", homes - reads)
 
     def _backward(self, step: Step, where: str) -> None:
         first = self._first_time(step, step.nodes, "differentiated", where)
@@ -138,33 +138,33 @@ class StepMemory:
             names = ", ".join(values[v].name[:80] for v in homeless[:8])
             self._report.add(f"{where}: gradients that have no region: {names}")
         gradients = {values[v].grad_region for v in wanting} - {-1}
-        self._regions(f"{where}: gradients that it makes but does not write:", gradients - writes)
-        self._regions(f"{where}: it writes but does not make", writes - gradients)
+        self._regions(f"{where}: it computes but does not write gradients", gradients - writes)
+        self._regions(f"{where}: it writes but does not compute", writes - gradients)
         starts = {values[v].grad_region for v in made} - {-1}
         for v in made:
             starts.update(ends.gradients.get(v, ()))
-        self._regions(f"{where}: gradients that it starts from but does not read:", starts - reads)
+        self._regions(f"{where}: it starts from but does not read gradients", starts - reads)
 
     def _zerograd(self, step: Step, where: str) -> None:
         roles = self._program.regions
         others = {r for r in step.writes if roles[r].role is not Role.GRADIENT}
-        self._regions(f"{where}: it writes regions that are no gradients:", others)
+        self._regions(f"{where}: it writes regions that are not gradients:", others)
         self._alone(step, where)
 
     def _gradnorm(self, step: Step, where: str) -> None:
         regions, members = self._program.regions, {*step.optimizers}
         reads, writes = {*step.reads}, {*step.writes}
         foreign = {r for r in reads if self._owner.get(r) not in members}
-        self._regions(f"{where}: it reads what is no gradient of its optimizers:", foreign)
+        self._regions(f"{where}: it reads more than gradients of its optimizers:", foreign)
         wanted = sum(len(self._program.optimizers[i].params) for i in step.optimizers)
         if len(reads) - len(foreign) != wanted:
             found = len(reads) - len(foreign)
             self._report.add(f"{where}: it reads {found} of {wanted} gradients of its optimizers")
-        self._regions(f"{where}: gradients that it scales but does not write:", reads - writes)
+        self._regions(f"{where}: it scales but does not write gradients", reads - writes)
         norms = writes - reads
         wrong = {r for r in norms if regions[r].role is not Role.METRIC or regions[r].shape}
         wrong |= {r for r in norms if not regions[r].dtype.is_floating}
-        self._regions(f"{where}: it writes the norm to what is no number of METRIC:", wrong)
+        self._regions(f"{where}: it writes the norm to regions that are no METRIC number:", wrong)
         self._alone(step, where)
 
     def _opt(self, step: Step, where: str) -> None:
@@ -183,8 +183,8 @@ class StepMemory:
             counts.add(program.optimizers[index].step)
         counts.discard(-1)
         self._regions(f"{where}: it needs but does not read", (needed | counts) - reads)
-        self._regions(f"{where}: it makes but does not write", made - writes)
-        self._regions(f"{where}: it writes but does not make", writes - made - counts)
+        self._regions(f"{where}: it computes but does not write", made - writes)
+        self._regions(f"{where}: it writes but does not compute", writes - made - counts)
         self._alone(step, where)
 
     def _reduce(self, step: Step, where: str) -> None:

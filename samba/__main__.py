@@ -42,13 +42,13 @@ _OF_SCRIPTS: Mapping[str, str] = MappingProxyType(
             f"({'docs/cost.md' if command.startswith('measure') else 'docs/tutorial.md'})"
             for command in COMMANDS
         },
-        "timeline": "a script takes one: python app.py run --timeline FILE, or "
+        "timeline": "a script records one: python app.py run --timeline FILE, or "
         "samba.session.start_timeline(FILE) (docs/run.md, A timeline of runs)",
         "metrics": "a script counts them: SAMBA_METRICS=1 python app.py run, or "
         "samba.session.metrics() (docs/run.md, What has a session done?)",
-        "evaluate": "a script does it: samba.session.evaluator(model) (docs/evaluation.md)",
-        "gate": "it is python -m bench gate --pef FILE (docs/cost.md)",
-        "verify": "it is python -m emulator verify FILE",
+        "evaluate": "call samba.session.evaluator(model) in a script (docs/evaluation.md)",
+        "gate": "use python -m bench gate --pef FILE (docs/cost.md)",
+        "verify": "use python -m emulator verify FILE",
     }
 )
 """What is no command here, although pages tell of it, and where it is."""
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if arguments else 2
     module = _COMMANDS.get(arguments[0])
     if module is None and arguments[0] in _OF_SCRIPTS:
-        text = f"python -m samba: {arguments[0]} is no command; {_OF_SCRIPTS[arguments[0]]}."
+        text = f"python -m samba: {arguments[0]} is not a command; {_OF_SCRIPTS[arguments[0]]}."
         say(text, file=sys.stderr)
         return 2
     if module is None:

@@ -112,7 +112,7 @@ class SambaAtexit:
             try:
                 watcher(error)
             except Exception:
-                _log.exception("telling of a failure failed")
+                _log.exception("a failure could not be reported")
 
     @classmethod
     def end(cls, status: int) -> NoReturn:

@@ -232,7 +232,7 @@ class UnknownTensor(DeviceAccessError, KeyError):
                 "outputs of the traced model are there; see samba.session.get_weight_names()."
             )
             if near:
-                problem += f" Names near to it: {', '.join(near)}."
+                problem += f" Similar names: {', '.join(near)}."
         else:
             problem = (
                 "the device finds tensors by name and this one has none. Make it with name=..., "

@@ -105,13 +105,13 @@ def _step_problems(program: Program, step: Step) -> Iterator[tuple[int, str]]:
         node = graph.nodes[i]
         absent = {v for v in node.refs() if not is_at_hand(v)}
         if absent:
-            yield i, f"it is computed again from {_names(program, step, absent)}, not among reads"
+            yield i, f"it is recomputed from {_names(program, step, absent)}, which is not read"
     for i in step.nodes:
         node = graph.nodes[i]
         needed = gradient_reads(node, facts[node.op], lambda v: graph.values[v].needs_grad)
         absent = {v for v in needed if not is_at_hand(v)}
         if absent:
-            yield i, f"its gradient reads {_names(program, step, absent)}, not among reads"
+            yield i, f"its gradient needs {_names(program, step, absent)}, which is not read"
     if not {*step.accumulates} <= reads:
         count = len({*step.accumulates} - reads)
         yield -1, f"it adds to {count} gradient(s) that it does not read"

@@ -42,6 +42,6 @@ def take_the_same_kernels(said: Sequence[str]) -> bool:
     if len(set(said)) == 1:
         return True
     rows = "; ".join(f"rank {rank}: {what}" for rank, what in enumerate(said))
-    _LOG.warning("replicas would take different kernels (%s): all take XLA's own", rows)
-    leave_native_out("replicas have different ones")
+    _LOG.warning("replicas would use different kernels (%s), so all use XLA's own", rows)
+    leave_native_out("replicas have different native kernels")
     return False

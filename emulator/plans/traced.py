@@ -45,8 +45,8 @@ class OversizedResult(ValueError):
     def __init__(self, *, primitive: str, shape: tuple[int, ...]) -> None:
         self.primitive, self.shape = primitive, shape
         super().__init__(
-            f"{primitive} makes {list(shape)} on the way, at most {LIMITS.file} bytes are allowed. "
-            "Use smaller shapes"
+            f"{primitive} needs an intermediate array of shape {list(shape)}, but at most "
+            f"{LIMITS.file} bytes are allowed. Use smaller shapes"
         )
 
 

@@ -246,7 +246,7 @@ _USED: tuple[Option, ...] = (
 )
 
 _HARDWARE = "for the hardware compiler"
-_SAY_TO_RUN = "say it to run, every PEF runs on any number of chips"
+_SAY_TO_RUN = "pass it to run; every PEF runs on any number of chips"
 _NO_FILE = "nothing is written"
 
 _SIZES: tuple[Option, ...] = (
@@ -325,7 +325,7 @@ _LOST = {
     "--sambatune-graph": _NO_FILE,
     "--verbose-report": _NO_FILE,
     "--run-analysis-pass": _NO_FILE,
-    "--mock-inference": "the program runs",
+    "--mock-inference": "the program runs as usual",
     "--model-parallel": "the program runs on one processor",
     **dict.fromkeys(
         (
@@ -338,9 +338,9 @@ _LOST = {
             "--tiling-accum",
             "--weight-grad-reduce",
         ),
-        "the arithmetic is that of --graphamp-preset and --bf16-cast",
+        "--graphamp-preset and --bf16-cast choose the arithmetic",
     ),
-    "--pp-lamb-optimizer": "the optimizer is the one that compile is given",
+    "--pp-lamb-optimizer": "the program uses the optimizer given to compile",
 }
 """What does not happen, of options that do more than steer the hardware compiler."""
 

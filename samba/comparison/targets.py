@@ -116,7 +116,7 @@ def _factory(target: str) -> Callable[[], Any]:
             try:
                 found = getattr(importlib.import_module(place), name, None)
             except ModuleNotFoundError as error:
-                raise _wrong(f"no module {error.name!r}", f"a module that {place} names") from error
+                raise _wrong(f"no module {error.name!r}", f"{place} to be importable") from error
     if not callable(found):
         raise _wrong(f"no function {name!r} in {place}", "a function that gives (model, inputs)")
     return found

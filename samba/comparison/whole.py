@@ -132,7 +132,7 @@ def model_rows(
             rows.append(_row(Phase.MODEL, f"{graph.values[v].name}__grad", got, want, None))
     if any(node.op in CASTS for node in graph.nodes):
         rows = [
-            replace(row, status=Status.EXPECTED, detail="what the rounding to bfloat16 changes")
+            replace(row, status=Status.EXPECTED, detail="due to rounding to bfloat16")
             if row.status is Status.BEYOND
             else row
             for row in rows
@@ -216,7 +216,7 @@ def _row(
             detail = (
                 "the traced graph is not what the model computes"
                 if phase is Phase.MODEL
-                else "more than its operations one by one: look at sections and saved values"
+                else "errors exceed those of single operations: check sections and saved values"
             )
     return Row(
         phase=phase,

@@ -77,8 +77,8 @@ class NoDerivative(SambaError):
         self.op, self.source, self.module = node.op, node.source, node.module
         where = node.source or node.module or "an unknown line"
         super().__init__(
-            f"model {model}, {where}: a gradient flows through {node.op}, of which torch has no "
-            "derivative, and its backward pass raises; detach() what goes in, or what comes out"
+            f"model {model}, {where}: a gradient flows through {node.op}, for which torch has no "
+            "derivative, so its backward pass raises; call detach() on its input or its result"
         )
 
 

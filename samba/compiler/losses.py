@@ -97,8 +97,8 @@ def doubtful_losses(program: Program, *, trained: bool) -> str:
         if not trained:
             return ""
         return (
-            f"{program.name}: no floating output depends on what is trained, so none is a loss "
-            "and the optimizers get no gradients. Return the loss from forward(); "
+            f"{program.name}: no floating point output depends on a trained parameter, so there "
+            "is no loss and the optimizers get no gradients. Return the loss from forward(); "
             "session.compile(loss_indices=[...]) chooses among several"
         )
     if len(losses) == 1:
@@ -106,10 +106,10 @@ def doubtful_losses(program: Program, *, trained: bool) -> str:
     if any(_is_scalar(graph, o) for o in graph.outputs if o.grad is OutputGrad.ONES):
         why = f"{len(losses)} outputs are scalars, and each"
     else:
-        why = "no output is a scalar, so each floating one"
+        why = "no output is a scalar, so each floating point output"
     return (
         f"{program.name}: {why} is a loss whose gradient starts from ones: {named}. "
-        "session.compile(loss_indices=[...]) chooses others, by their positions"
+        "Choose others by their positions with session.compile(loss_indices=[...])"
     )
 
 

@@ -37,7 +37,7 @@ class UnsupportedOptimizer(SambaError):
         self.found = found
         known = ", ".join(cls.__name__ for cls in KINDS)
         super().__init__(
-            f"optimizer {found}: {reason or 'no update rule for it on the device'}; "
+            f"optimizer {found}: {reason or 'the device has no update rule for it'}; "
             f"wanted one of {known} (from samba.optim, torch.optim or samba.distributed.bagua). "
             "Use one of these, or compile without an optimizer and step on the host."
         )
@@ -181,7 +181,7 @@ def _adam_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
     if len(decoupled) > 1:
         raise UnsupportedOptimizer(
             found=type(optimizer).__name__,
-            reason="decoupled_weight_decay in some of its parameter groups alone",
+            reason="only some of its parameter groups have decoupled_weight_decay",
         )
     return OptimizerKind.ADAMW if decoupled == {True} else OptimizerKind.ADAM
 
@@ -195,8 +195,8 @@ class StaleParameter(SambaError):
         self.optimizer, self.count = optimizer, count
         super().__init__(
             f"optimizer {optimizer}: {count} of its parameters are not parameters of the model "
-            "that is compiled; build the optimizer from model.parameters() after every "
-            "replacement of parameters"
+            "that is compiled; build the optimizer from model.parameters() again after replacing "
+            "parameters"
         )
 
 

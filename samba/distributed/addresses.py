@@ -104,8 +104,8 @@ def _out_of_reach(host: str, address: str) -> CannotListen:
     return CannotListen(
         what=f"MASTER_ADDR={host}",
         address=address,
-        reason="only this host reaches that, and there are replicas on others",
-        hint="Set MASTER_ADDR to an address of rank 0's host that the others reach.",
+        reason="only this host can reach that address, and other hosts have replicas too",
+        hint="Set MASTER_ADDR to an address of rank 0's host that the other hosts can reach.",
     )
 
 
@@ -194,7 +194,7 @@ def listener(host: str, port: int) -> socket.socket:
         raise CannotListen(
             what=what,
             address=at(host, port),
-            reason="no host of that name is known here",
+            reason="this host cannot resolve that name",
             hint="Set MASTER_ADDR to the address of rank 0's host.",
         )
     for address in candidates:
@@ -236,7 +236,7 @@ def facing(host: str) -> str:
     Raises:
         CannotListen: If there is no way there.
     """
-    reason = "no host of that name is known here"
+    reason = "this host cannot resolve that name"
     for address in _addresses(host, _ANY_PORT):
         with contextlib.suppress(OSError), _socket(address, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
@@ -248,7 +248,7 @@ def facing(host: str) -> str:
             except OSError as error:
                 reason = error.strerror or str(error)
     raise CannotListen(
-        what=f"the way to {host}",
+        what=f"the connection to {host}",
         address=host,
         reason=reason,
         hint=f"Set {INTERFACE_VARIABLE} to the interface that faces the other hosts.",

@@ -49,9 +49,9 @@ class NotJoinable(SambaError, ValueError):
     def __init__(self, *, algorithm: str) -> None:
         self.algorithm = algorithm
         super().__init__(
-            f"samba.session.join(): Bagua's algorithm {algorithm} is in the place of the REDUCE "
-            "sections, and knows no ranks without data. Give every rank as many batches, or train "
-            "without it."
+            f"samba.session.join(): Bagua's algorithm {algorithm} replaces the REDUCE sections and "
+            "needs data on every rank. Give every rank the same number of batches, or train "
+            "without the algorithm."
         )
 
 

@@ -65,8 +65,9 @@ the threads from running that would bring them, and a step takes three times as 
 _ADVICE = "All ranks stop; start again from the last checkpoint."
 _SAME = "All of them must run the same PEF with the same arguments."
 _UNEVEN = (
-    "If the data of some ranks ends early: give all as many batches (DistributedSampler and "
-    "drop_last=True, or utils.ElasticSampler), or train within `with samba.session.join():`."
+    "If the data of some ranks ends early, give all ranks the same number of batches "
+    "(DistributedSampler and drop_last=True, or utils.ElasticSampler), or train within "
+    "`with samba.session.join():`."
 )
 
 
@@ -357,8 +358,8 @@ class Job:
             return False
         places = "; ".join(f"rank {rank} is in {doing}" for rank, doing in ahead.items())
         say(
-            f"samba: rank {self.rank} ended its part after {watchdog.step} steps of session.run, "
-            f"and others go on: {places}. {_ADVICE} {_UNEVEN}",
+            f"samba: rank {self.rank} finished after {watchdog.step} steps of session.run, "
+            f"but others continue: {places}. {_ADVICE} {_UNEVEN}",
             file=sys.stderr,
         )
         return True

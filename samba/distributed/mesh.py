@@ -208,7 +208,7 @@ def _same_everywhere(control: Communicator, operation: str, values: bytes | memo
     same, equal = same_on_all_ranks(control, [operation.encode(), values])
     if not same:
         texts = [text.decode() for text in control.gather_bytes(operation.encode())]
-        raise Disagreement(when=_WHEN, facts={"what they do": texts}, who="processes")
+        raise Disagreement(when=_WHEN, facts={"next operation": texts}, who="processes")
     return equal
 
 

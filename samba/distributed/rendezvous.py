@@ -112,13 +112,13 @@ def _signed_in(launch: Launch, meeting: Meeting) -> Meeting:
     size = int(store.compare_set("size", "", str(launch.size)).decode())
     if size != launch.size:
         raise DataParallelError(
-            f"rank {launch.rank} of {launch.size} ({launch.launcher}) meets ranks of {size}: all "
-            "replicas must be given the same number of replicas.",
+            f"rank {launch.rank} of {launch.size} ({launch.launcher}): the other ranks expect "
+            f"{size} replicas. Give all of them the same number of replicas.",
             ranks=(launch.rank,),
         )
     if store.add(f"rank {launch.rank}", 1) > 1:
         raise DataParallelError(
-            f"rank {launch.rank} of {launch.size} ({launch.launcher}) is there already: each "
+            f"rank {launch.rank} of {launch.size} ({launch.launcher}) has already joined: each "
             "replica must be given a rank of its own.",
             ranks=(launch.rank,),
         )
@@ -145,7 +145,7 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
         raise
     except RuntimeError as error:
         raise DataParallelError(
-            f"rank {launch.rank} of {launch.size} ({launch.launcher}) found nobody at "
+            f"rank {launch.rank} of {launch.size} ({launch.launcher}) got no answer at "
             f"{at(host, port)} within {wait.total_seconds():g} s. MASTER_ADDR and MASTER_PORT must "
             f"name a free port on the host of rank 0, and be the same for all. {error}",
             ranks=() if launch.rank == 0 else (0,),
@@ -187,7 +187,7 @@ def _client(host: str, port: int, size: int | None, wait: timedelta) -> TCPStore
     try:
         answer = answers.get(timeout=wait.total_seconds() + _ANSWER_SECONDS)
     except queue.Empty:
-        answer = RuntimeError("What listens there does not answer as the store of replicas does.")
+        answer = RuntimeError("The program that listens there is not the replicas' store.")
     if isinstance(answer, RuntimeError):
         raise answer
     return answer
@@ -234,7 +234,7 @@ def _meeting_file(launch: Launch) -> Path:
     if launch.local_size not in (0, launch.size):
         raise DataParallelError(
             f"the {launch.size} replicas ({launch.launcher}) are on several hosts, "
-            f"{launch.local_size} of them here, and do not know where to meet. Set MASTER_ADDR "
+            f"{launch.local_size} of them here, but no address to meet at is set. Set MASTER_ADDR "
             "to the host of rank 0 and MASTER_PORT to a free port there, for all of them."
         )
     job = launch.job or _common_ancestor()
@@ -305,7 +305,7 @@ def choose(meeting: Meeting, rank: int, size: int, deadline: float) -> Place:
             raise DataParallelError(
                 f"rank {rank}: {name_ranks(missing)} of {size} replicas did not come within "
                 f"{deadline:g} s. Start all of them, with the same MASTER_ADDR and MASTER_PORT; "
-                "what one that failed has printed says more.",
+                "if one failed, its output says why.",
                 ranks=missing,
             ) from error
         ranks = (meeting.keeper,) if meeting.keeper not in (-1, rank) else ()

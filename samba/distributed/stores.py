@@ -93,7 +93,7 @@ def _welcome(store: Store, own: Store, number: int, size: int, seconds: float) -
         if missing and time.monotonic() > end:
             raise DataParallelError(
                 f"rank 0: {name_ranks(missing)} of {size} replicas did not come within "
-                f"{seconds:g} s. What one that failed has printed says more.",
+                f"{seconds:g} s. If one failed, its output says why.",
                 ranks=missing,
             )
         time.sleep(pause if missing else 0)

@@ -126,7 +126,7 @@ def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]
         raise _problem(
             program,
             found,
-            f"it draws random numbers ({_listed(drawn)}), which would be others elsewhere. Compile "
+            f"it draws random numbers ({_listed(drawn)}), which would differ elsewhere. Compile "
             "the model in eval() mode.",
         )
     if any(node.op in CASTS for node in found.nodes):
@@ -183,12 +183,12 @@ def _held(
             held[index] = tensor.detach()
     if missing:
         advice = (
-            "A PEF holds none: pass --weights CHECKPOINT, as samba.utils.save_checkpoint or "
+            "A PEF holds no weights: pass --weights CHECKPOINT, as samba.utils.save_checkpoint or "
             "torch.save(model.state_dict(), …) writes it."
         )
         raise _problem(program, graph, f"weights are missing: {_listed(missing)}. {advice}")
     if other:
-        raise _problem(program, graph, f"weights of another form: {_listed(other)}.")
+        raise _problem(program, graph, f"weights do not match the PEF: {_listed(other)}.")
     return held
 
 
@@ -223,7 +223,7 @@ def _exported(
         raise _problem(
             program,
             graph,
-            f"it takes {proto.ByteSize():,} bytes, an ONNX file {_LARGEST:,} at most.",
+            f"it needs {proto.ByteSize():,} bytes; an ONNX file has at most {_LARGEST:,}.",
         )
     return proto.SerializeToString(deterministic=True)
 

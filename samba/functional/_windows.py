@@ -170,7 +170,7 @@ def _dims(
         raise ArgumentError(
             where=f"{where}(batched_dims)",
             found=f"{batched} for shapes {list(tensor.shape)} and {list(indices.shape)}",
-            wanted="the number of leading dimensions of equal size that belong together",
+            wanted="a number of leading dimensions that have equal sizes in both",
         )
     found = [d + batched if 0 <= d < free else -1 for d in dims]
     if not found or -1 in found or len(set(found)) != len(found):

@@ -22,8 +22,8 @@ class UndocumentedFunction(SambaError, RuntimeError):
     def __init__(self, *, name: str, instead: str) -> None:
         self.name = name
         super().__init__(
-            f"{name}: what it returns is documented nowhere, so the emulator gives no result "
-            f"rather than a wrong one. {instead}"
+            f"{name}: its result is documented nowhere, so the emulator refuses it rather than "
+            f"return a wrong one. {instead}"
         )
 
 

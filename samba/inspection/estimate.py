@@ -280,8 +280,8 @@ _SAVED = (DType.FLOAT32, DType.BFLOAT16)
 """Types that a saved machine has a rate of, beside those that the program multiplies."""
 
 _NOTE = (
-    "Whoever computes these products and moves these bytes takes so long at least: the larger of "
-    "both at the machine's best rates. Latency is not modelled: small sections take longer."
+    "Times are lower bounds: the larger of the times for products and for bytes moved, at the "
+    "machine's best rates. Latency is not modelled: small sections take longer."
 )
 
 
@@ -300,7 +300,7 @@ def run(arguments: Sequence[str]) -> int:
 def _estimate(arguments: Sequence[str]) -> int:
     args = _parser().parse_args(arguments)
     if args.save is not None and args.machine != _THIS:
-        raise WrongUsage("--save FILE keeps what was measured: give it with --machine this.")
+        raise WrongUsage("--save FILE keeps a measurement, so it needs --machine this.")
     program = read_pef(args.pef)
     graph = chosen_graph(program, args.graph, pef=args.pef)
     try:

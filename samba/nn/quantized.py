@@ -30,9 +30,9 @@ class UndocumentedQuantization(SambaError, RuntimeError):
     def __init__(self, *, fields: tuple[str, ...]) -> None:
         self.fields = fields
         super().__init__(
-            f"quantize_model(model, SNQConfig({', '.join(fields)})): what these settings do to a "
-            "model is documented nowhere, so the emulator quantizes nothing rather than "
-            "otherwise. Weights of 8 bits come from torch.ao.quantization.quantize_dynamic(model, "
+            f"quantize_model(model, SNQConfig({', '.join(fields)})): the effect of these settings "
+            "is documented nowhere, so the emulator refuses them rather than guess. For 8-bit "
+            "weights use torch.ao.quantization.quantize_dynamic(model, "
             "{nn.Linear: qconfig}, mapping={nn.Linear: QuantizedLinear})."
         )
 

@@ -77,7 +77,7 @@ def _digest_in(
     """The digest of one call in a state."""
     tensors = [t for m in model.modules() for t in vars(m).values() if isinstance(t, torch.Tensor)]
     if iterators := state.iterators():
-        raise Incomparable(iterators[0], "is an iterator, which cannot go back")
+        raise Incomparable(iterators[0], "is an iterator, which cannot be rewound")
     with (
         HANDLER_ERRORS,
         one_trace(),
@@ -109,7 +109,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
         log = _logged(model, given)
     if warned or printed.getvalue():
         said = str(warned[0].message) if warned else printed.getvalue()
-        raise Incomparable("forward()", f"says {said[:100]!r}")
+        raise Incomparable("forward()", f"prints or warns {said[:100]!r}")
     for deviation, text in told:
         log.put(f"{deviation} {text}")
     return log.hexdigest()

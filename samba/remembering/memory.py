@@ -74,11 +74,11 @@ class TraceMemory:
             traced = trace_of(record, self._model, self._given, graph)
         except Exception as error:
             raise_error_of_handler(error)
-            _LOG.info("a remembered trace cannot be read, the model is traced: %s", error)
+            _LOG.info("a remembered trace cannot be read, so the model is traced: %s", error)
             self._files.drop(name)
             return None
         if traced is not None:
-            _LOG.info("the trace of this model is remembered")
+            _LOG.info("a remembered trace of this model is used")
             for deviation, text in record.told:
                 tell(deviation, text)
         return traced
@@ -103,7 +103,7 @@ class TraceMemory:
         """
         try:
             if self._key_now() != self._key:
-                raise Incomparable("forward()", "does something else in a later call")
+                raise Incomparable("forward()", "behaves differently in a later call")
             record = record_of(traced, graph, told=self._told)
         except Exception as error:
             raise_error_of_handler(error)

@@ -113,7 +113,7 @@ class StandIn(FakeTensor):
     @property
     def fake_mode(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]  # there is none
         """Refused: what asks for it, such as control flow, traces on its own."""
-        raise Incomparable("forward()", "calls what traces on its own")
+        raise Incomparable("forward()", "calls a function that does its own tracing")
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -203,11 +203,11 @@ class CallLog(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Log an operation, and call it on the meta device."""
         if not isinstance(func, OpOverload) or func.namespace not in _NAMESPACES:
-            raise Incomparable(str(func), "is no operation of ATen")
+            raise Incomparable(str(func), "is not an ATen operation")
         if func is _VALUE:
             return self._value_of(args[0])
         if torch.Tag.inplace_view in func.tags:
-            raise Incomparable(str(func), "changes the form of a tensor in place")
+            raise Incomparable(str(func), "changes the shape or strides of a tensor in place")
         words = [func.name(), "grad" if torch.is_grad_enabled() else "no grad"]
         if marks := get_current_meta().get("custom"):
             words.append(repr(sorted(marks.items())))  # of session.disable_graphamp(), for example
@@ -226,7 +226,7 @@ class CallLog(TorchDispatchMode):
         try:
             result = func(*metas, **options)
         except RuntimeError as error:
-            raise Incomparable(str(func), f"has no result without values: {error}") from None
+            raise Incomparable(str(func), f"needs the values of its tensors: {error}") from None
         if is_mutable(func):
             written = _written(func, args, kwargs or {})
             self._written |= {self._stand_in_of(tensor).memory for tensor in written}
@@ -292,7 +292,7 @@ class CallLog(TorchDispatchMode):
         else:
             raise Incomparable("forward()", "reads the value of a tensor")
         if isinstance(source, FakeTensor):
-            raise Incomparable("forward()", "reads a value that is not there")
+            raise Incomparable("forward()", "reads a value that is not known")
         memory = memory_of(source)
         for other, twin, _ in self._held.values():
             if twin.memory in self._written and memory in (None, memory_of(other)):

@@ -309,7 +309,7 @@ def _sections(
     if times is not None:
         weights = {s["id"]: times.seconds.get(s["name"], 0.0) for s in sections}
         title = "Time, measured"
-        said = f"Widths are times measured, from {times.source}: the median of a call."
+        said = f"Widths are measured times from {times.source}: the median of a call."
     elif machine is not None:
         weights = {s["id"]: bounds[s["id"]].seconds for s in sections if s["id"] in bounds}
         title = "Least time, estimated"
@@ -318,8 +318,8 @@ def _sections(
         weights = {s["id"]: float(s["bytes"]) for s in sections}
         title = "Bytes read and written"
         said = (
-            "Widths are bytes read and written, since no times were given: --times FILE has them "
-            "measured, --machine FILE.toml estimated."
+            "Widths are bytes read and written, since no times were given: pass --times FILE for "
+            "measured times or --machine FILE.toml for estimates."
         )
     total = sum(weights.values()) or 1.0
     rows = []
@@ -397,7 +397,7 @@ def _roofline(
             )
     how = "at best" if times is None else "measured"
     return {
-        "said": f"Operations of products a second ({how}) against operations for each byte, on "
+        "said": f"Product operations per second ({how}) against operations per byte, on "
         f"{machine.name}: {amount_text(peak, 'FLOP/s')}, {amount_text(machine.bandwidth, 'B/s')}.",
         "plot": roofline_plot(spots, peak=peak, bandwidth=machine.bandwidth),
     }
@@ -409,8 +409,8 @@ def _memory(memory: Facts, root: str) -> dict[str, Any]:
     where = "at rest" if highest["call_id"] is None else f"in call {highest['call_id']}"
     return {
         "plot": memory_plot(memory),
-        "said": f"The peak is {bytes_text(highest['bytes'])}, {where}; predicted from the program. "
-        f"The largest {len(shown)} of {some(len(alive), 'value')} that lie in memory then:",
+        "said": f"The peak is {bytes_text(highest['bytes'])}, {where}, as predicted from the "
+        f"program. The largest {len(shown)} of {some(len(alive), 'value')} in memory at that time:",
         "alive": [
             (bytes_text(h["bytes"]), h["role"], h["name"], plain_path(h["module"], root=root))
             for h in shown

@@ -70,14 +70,14 @@ def section_seconds(path: str, known: Mapping[str, Collection[str]]) -> dict[str
     named = {name: seconds for name, seconds in times.items() if name in known}
     if not named:
         raise BadTimes(
-            path=path, problem="none of its sections is of this PEF: it is of another program."
+            path=path, problem="it belongs to another program: it has no section of this PEF."
         )
     for name in named:
         if name in modules and modules[name] != set(known[name]):
             raise BadTimes(
                 path=path,
-                problem=f"section {quoted(name)} has other modules there than in this PEF: it is "
-                "of another program, or of this one compiled otherwise.",
+                problem=f"its section {quoted(name)} has other modules than in this PEF: it "
+                "belongs to another program, or to this one compiled with other options.",
             )
     return named
 

@@ -78,10 +78,10 @@ class NamesMismatch(GraphMismatch):
             rows.append(f"  and {len(names) - _SHOWN} more")
         super().__init__(
             pef=pef,
-            found="the model computes what this PEF was compiled from, only names differ",
+            found="the model computes the same as this PEF, but names differ",
             difference="\n".join(rows),
-            advice="Names are made of the names of the model's class, of its attributes and of "
-            "its inputs: was one renamed? Compile again, or give back the old name.",
+            advice="Names come from the model's class, its attributes and its inputs. If one was "
+            "renamed, compile again or restore the old name.",
         )
 
 
@@ -97,8 +97,8 @@ class AutocastMismatch(GraphMismatch):
             found=f"this PEF was compiled {_with_autocast(compiled)}, trace_graph is called "
             f"{_with_autocast(now)}",
             difference=difference,
-            advice="torch.autocast acts while a model is traced, and no longer when it runs: put "
-            "it into forward(), or around both session.compile and trace_graph.",
+            advice="torch.autocast takes effect while a model is traced, not when it runs: put it "
+            "into forward(), or around both session.compile and trace_graph.",
         )
 
 
@@ -317,8 +317,8 @@ def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None
         if argin.default != given:
             tell(
                 "optimizer-hyperparameter",
-                f"optimizer {entry.name}: {argin.name} is {given:g}, which counts from now on; the "
-                f"PEF was compiled with {argin.default:g}",
+                f"optimizer {entry.name}: {argin.name} is {given:g}, which is used from now on; "
+                f"the PEF was compiled with {argin.default:g}",
             )
 
 
@@ -329,9 +329,9 @@ def tell_rates(traced: Traced, program: Program) -> None:
         if argin.kind is ArginKind.DROPOUT_RATE and given.get(argin.name) != argin.default:
             tell(
                 "compiled-hyperparameter",
-                f"dropout rate {argin.name} is {given.get(argin.name, 0.0):g} in the model, the "
-                f"PEF was compiled with {argin.default:g}, which holds until hyperparam_dict sets "
-                "another",
+                f"dropout rate {argin.name} is {given.get(argin.name, 0.0):g} in the model, but "
+                f"the PEF was compiled with {argin.default:g}, which is used until "
+                "hyperparam_dict sets another",
             )
 
 
@@ -354,11 +354,12 @@ def changed_constants(traced: Traced, graph: Graph, program: Program) -> str:
         segment = program.regions[region_of[source.name]].segment
         if segment >= 0 and program.segments[segment] != tensor_bytes(source.tensor):
             form = f"{list(source.tensor.shape)} {str(source.tensor.dtype).removeprefix('torch.')}"
-            lines.append(f"constant {source.name}, {form}: other contents than compiled")
+            lines.append(f"constant {source.name}, {form}: its contents differ from the PEF's")
     if lines:
         lines.append(
-            "A tensor that forward() makes of numbers, or that is held as a plain attribute, is a "
-            "constant of the program. Register what changes as a buffer, or pass it as an input."
+            "A tensor that forward() makes from numbers, or that is a plain attribute, is a "
+            "constant of the program. Register a tensor that changes as a buffer, or pass it as "
+            "an input."
         )
     return "\n".join(lines)
 

@@ -253,7 +253,7 @@ class Feeder:
                 where=where,
                 found=f"a tensor named {quoted(name)}",
                 wanted=f"a tensor for input {keyed.name}",
-                hint="Its name and its key are those of two inputs; rename one of them.",
+                hint="Its name belongs to one input and its key to another; rename one of them.",
             )
         match = named or keyed
         if match is not None:
@@ -336,7 +336,7 @@ def _pairs(inputs: Any) -> Iterator[tuple[str, Any]]:
             where="session.run(input_tensors=...)",
             found=f"a {type(inputs).__name__}",
             wanted="a tensor, a tuple, a list, a dict or None",
-            hint="The model is that of trace_graph: run(inputs, model.output_tensors).",
+            hint="Leave the model out, as trace_graph knows it: run(inputs, model.output_tensors).",
             deviation="run-without-model",
         )
     else:

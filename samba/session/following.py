@@ -278,7 +278,7 @@ class Follower:
             self._rows.clear()
             PROFILER.follow_by(None)
             _log.warning(
-                "%s: the training is not followed any more: %s",
+                "%s: this training is no longer recorded: %s",
                 self._log.path,
                 error.strerror or error,
             )

@@ -83,7 +83,7 @@ def _cast(
     deviations.tell(
         "cast-input",
         f"{what}: a {dtype_name(tensor.dtype)} tensor is cast to {form}, for which the program "
-        f"was compiled; pass it as .to(torch.{form}) to do without this",
+        f"was compiled; pass it as .to(torch.{form}) to avoid this",
     )
     return tensor.to(wanted)
 

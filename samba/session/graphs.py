@@ -291,8 +291,8 @@ def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> li
     if changed:
         deviations.tell(
             "cast-in-place",
-            f"outputs have the region of an input of another integer type: {some_of([*changed])}. "
-            "They are converted to that, as copy_ does, and values beyond its range wrap around",
+            f"outputs share the region of an input of another integer type: {some_of([*changed])}. "
+            "They are converted to its type, as copy_ does: values out of its range wrap around",
         )
     return converted
 

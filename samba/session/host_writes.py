@@ -157,9 +157,9 @@ class HostWrites(Watcher):
             return
         self._deviations.tell(
             "host-gradient",
-            "a script reads .grad of a parameter that is trained on the device, and finds None: "
-            "gradients stay there, where .sn_grad reads and sets them. To clip them give the "
-            "optimizer max_grad_norm (samba.optim)",
+            "the script reads .grad of a parameter that is trained on the device and gets None: "
+            "gradients stay on the device; read and set them with .sn_grad. To clip them, give "
+            "the optimizer max_grad_norm (samba.optim)",
         )
 
     def module_is_loaded(self, module: torch.nn.Module) -> None:
@@ -254,8 +254,8 @@ class HostWrites(Watcher):
         elif names := self.known.changed():
             self._deviations.tell(
                 "host-write",
-                f"{operation}: {some_of(names)} changed in host memory. forward() takes numbers "
-                "out of it, which became part of the graph: the device goes on with the old ones. "
+                f"{operation}: {some_of(names)} changed in host memory. forward() reads numbers "
+                "from it, which are constants of the graph: the device still uses the old ones. "
                 "Compile and load the model again",
             )
 
@@ -275,7 +275,7 @@ class HostWrites(Watcher):
             self._deviations.tell(
                 "host-write",
                 f"{operation}: {some_of(names)} changed in host memory, which the "
-                "device does not read: it goes on with its own values. Call "
+                "device does not read: it keeps its own values. Call "
                 "samba.session.to_cpu(model) before such a change and samba.session.to_rdu(model) "
                 "after it",
             )
@@ -293,8 +293,8 @@ class HostWrites(Watcher):
         self._trained = now
         self._deviations.tell(
             "requires-grad-after-trace",
-            f"requires_grad of {some_of(names)} since trace_graph: the program "
-            "trains what it was compiled to train. Compile again and load, to freeze or to train",
+            f"requires_grad changed after trace_graph ({some_of(names)}), but the program "
+            "still trains the parameters it was compiled to train. Compile and load again",
         )
 
     def copied(self, tensors: Sequence[HostTensor]) -> None:

@@ -113,7 +113,7 @@ class Hyperparameters:
                 names = ", ".join(self._of_kind(GROUP_KEYS[key]))
                 self._deviations.tell(
                     "unknown-hyperparameter",
-                    f"hyperparameter {key!r} sets nothing: this PEF has {names} instead",
+                    f"hyperparameter {key!r} has no effect: this PEF has {names} instead",
                 )
             for index in targets:
                 where = f"session.run(hyperparam_dict[{key!r}])"

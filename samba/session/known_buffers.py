@@ -111,8 +111,8 @@ def refuse_changed_elsewhere(known: Traced, changing: Sequence[Traced]) -> None:
     if paths := [path for path, _ in known.known if path in changed]:
         raise DataDependentBranch(
             where=f"graph {known.name}",
-            reason=f"forward() takes numbers out of {some_of(paths)}, which runs of another graph "
-            "of this model change",
+            reason=f"forward() reads numbers from {some_of(paths)}, and runs of another graph of "
+            "this model change them",
             hint="A compiled graph is static. Use torch.where or masking instead.",
         )
 
@@ -121,7 +121,7 @@ def _mismatch(operation: str, paths: list[str]) -> GraphMismatch:
     return GraphMismatch(
         pef=operation,
         found="the model is not the one that was traced",
-        difference=f"forward() takes numbers out of {some_of(paths)} of the model, which became "
-        "part of the graph; now there are others",
-        advice="Put the old values back, or compile and load the model again.",
+        difference=f"forward() reads numbers from {some_of(paths)} of the model, which are "
+        "constants of the graph; these numbers have changed since",
+        advice="Restore the old values, or compile and load the model again.",
     )

@@ -158,8 +158,8 @@ def _check(tensor: torch.Tensor, layout: Layout, name: str) -> None:
         wanted=f"strides {layout.strides}"
         + (f", offset {layout.offset}" if layout.asks_offset else "")
         + " (0 where an axis has one element), with which forward() was traced",
-        hint=f"forward() asks for them ({layout.line}), so its graph is for them alone: pass a "
-        "tensor that lies so (x.contiguous() if it was traced with one), or trace with one that "
-        "lies as this.",
+        hint=f"forward() asks for them ({layout.line}), so its graph is valid only for them: pass "
+        "a tensor with these strides (x.contiguous() if it was traced with a contiguous one), or "
+        "trace with a tensor like this one.",
         deviation="traced-layout",
     )

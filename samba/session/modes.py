@@ -70,7 +70,7 @@ class Modes:
         if flag_of(use, "session.use_legacy_names(use)"):
             tell(
                 "legacy-names",
-                "use_legacy_names(True): operations have their usual names; there are no others",
+                "use_legacy_names(True) has no effect: operations keep their usual names",
             )
 
     @contextmanager
@@ -242,7 +242,7 @@ def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[s
         try:
             content = parse_json(Path(config).read_bytes())
         except (OSError, ValueError) as error:
-            text = error.strerror if isinstance(error, OSError) else f"no JSON ({error})"
+            text = error.strerror if isinstance(error, OSError) else f"not JSON ({error})"
             raise ConfigUnreadable(
                 where=where,
                 found=text or str(error),

@@ -76,7 +76,7 @@ def spill_weights(tensors: Iterable[torch.Tensor]) -> int:
                 values = torch.frombuffer(mapped, dtype=host.dtype, count=count, offset=start)
                 start += _room(host)
                 replace(tensor, values.as_strided(host.shape, host.stride()))
-    _LOG.info("%d bytes of weights rest in a file", total)
+    _LOG.info("%d bytes of weights are kept in a file", total)
     return total
 
 

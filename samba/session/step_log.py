@@ -201,7 +201,7 @@ class StepLog:
     def _find_end(self) -> tuple[int, int]:
         """Look at the ends of the file: its size, and the bytes of a line cut short, which go."""
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            raise BadStepLog(path=self.path, problem="it is no file. Name another folder.")
+            raise BadStepLog(path=self.path, problem="it is not a file. Name another folder.")
         size = os.fstat(self._file).st_size
         head = os.pread(self._file, _ENDS, 0).partition(b"\n")
         if size and not (head[1] and _line(head[0]).get("format") == FORMAT):
@@ -224,7 +224,7 @@ class StepLog:
     def _other(self, what: str) -> BadStepLog:
         return BadStepLog(
             path=self.path,
-            problem=f"it is damaged or of something else: {what} is not what `--log-dir` writes. "
+            problem=f"it is damaged or not a step log: {what} was not written by `--log-dir`. "
             "Move it away, or name another folder.",
         )
 
@@ -241,12 +241,12 @@ def _writer(needed: bool, folder: str) -> Any:
         )
     if needed:
         raise missing
-    _log.warning("%s; %s alone is written", missing, Path(folder, _NAME))
+    _log.warning("%s; only %s is written", missing, Path(folder, _NAME))
     return None
 
 
 def _unwritable(error: OSError) -> str:
-    return f"it cannot be written: {error.strerror}. Name a folder that can."
+    return f"it cannot be written: {error.strerror}. Name a writable folder."
 
 
 def _line(text: bytes) -> dict[str, Any]:

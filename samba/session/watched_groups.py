@@ -119,8 +119,9 @@ class WatchedGroups(Watcher):
                 self._walk[place] = (optimizer, now, entries)
                 tell(
                     "added-group",
-                    f"{type(optimizer).__name__} has {now} parameter groups, {count} when it was "
-                    "loaded: the device trains those of the PEF. Compile again with all of them",
+                    f"{type(optimizer).__name__} has {now} parameter groups, but had {count} when "
+                    "it was loaded: the device trains only those in the PEF. Compile again with "
+                    "all of them",
                 )
         for (number, index, key), last in self._fixed.items():
             optimizer = self._optimizers[number]
@@ -131,8 +132,8 @@ class WatchedGroups(Watcher):
                 tell(
                     "fixed-hyperparameter",
                     f"{type(optimizer).__name__}.param_groups[{index}][{key!r}] changed from "
-                    f"{last} to {now}: the PEF holds it as a number, which stays. Compile again "
-                    "to change it",
+                    f"{last} to {now}: the value in the PEF is fixed and stays in use. Compile "
+                    "again to change it",
                 )
 
 

@@ -145,15 +145,15 @@ class WatchedModes(Watcher):
             if names:
                 self._deviations.tell(
                     "mode-after-trace",
-                    f"{word}() was called after trace_graph, on {some_of(names)}: session.run goes "
-                    "on in the mode that was compiled. samba.session.evaluator(model, inputs) "
-                    "evaluates beside training",
+                    f"{word}() was called after trace_graph, on {some_of(names)}: session.run "
+                    "stays in the mode that was compiled. samba.session.evaluator(model, inputs) "
+                    "evaluates during training",
                 )
         if not call.train and self._batch_norms:
             self._deviations.tell(
                 "batch-statistics",
                 f"run(train=False): batch norm at {some_of(self._batch_norms)} still uses and "
-                "updates statistics of the batch, as train=False is for dropout alone. "
+                "updates statistics of the batch, because train=False only affects dropout. "
                 "samba.session.evaluator(model, inputs) evaluates with running statistics",
             )
 
@@ -217,7 +217,7 @@ class WatchedAutocast(Watcher):
         if (dtype := autocast_in_force()) and dtype != self._compiled:
             self._deviations.tell(
                 "autocast-at-run",
-                f"session.run is called with torch.autocast in {dtype}, which changes nothing: "
+                f"session.run is called with torch.autocast in {dtype}, which has no effect: "
                 "it acts while a model is traced. Put it into forward(), or around both "
                 "session.compile and trace_graph",
             )
@@ -271,8 +271,8 @@ class FirstInputs(Watcher):
         if names:
             tell(
                 "input-of-trace",
-                f"session.run() was given no {', '.join(names)}: it takes what trace_graph was "
-                "given. Pass it, or None in its place where that is meant",
+                f"session.run() was given no {', '.join(names)}, so it uses the values given to "
+                "trace_graph. Pass it, or None if those are meant",
             )
         self._done = fed.union([slot.region for slot in used])
 

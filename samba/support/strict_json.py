@@ -36,7 +36,7 @@ def parse_json(text: bytes) -> Any:
     except NotJson:
         raise
     except RecursionError:
-        raise NotJson("its JSON is nested without end") from None
+        raise NotJson("its JSON is nested too deeply") from None
     except ValueError as error:
         raise NotJson(f"not JSON: {error!s:.200}") from None
 
@@ -46,9 +46,9 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
-        raise NotJson(f"{quoted(twice)} stands twice in an object of its JSON")
+        raise NotJson(f"an object of its JSON has the key {quoted(twice)} twice")
     return found
 
 
 def _no_constant(name: str) -> Any:
-    raise NotJson(f"{name} in its JSON, which has no such number")
+    raise NotJson(f"its JSON holds {name}, which JSON does not allow")

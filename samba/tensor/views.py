@@ -82,8 +82,8 @@ def read_as_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:
         except TypeError:  # numpy and the device do not have its type
             raise ArgumentError(
                 where=f"tensor {quoted(name) if name else '(unnamed)'}",
-                found=f"one of {host.dtype}",
-                wanted="a type that the device has",
+                found=f"dtype {host.dtype}",
+                wanted="a dtype that the device has",
                 hint="Pass tensor.float().",
             ) from None
 
@@ -104,7 +104,7 @@ def view_flat_as_numpy(tensor: torch.Tensor) -> np.ndarray:
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ArgumentError(
             where="a tensor to communicate",
-            found=f"one of shape {tuple(tensor.shape)} on {tensor.device}"
+            found=f"a tensor of shape {tuple(tensor.shape)} on {tensor.device}"
             + ("" if tensor.is_contiguous() else ", not contiguous"),
             wanted="a contiguous tensor in host memory",
         )

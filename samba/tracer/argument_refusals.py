@@ -198,8 +198,8 @@ def promotion_text(where: str, function: str, floats: Iterable[torch.dtype]) -> 
     kinds = " and ".join(sorted(map(str, floats)))
     return (
         f"{where}: {function} takes {kinds} together, which torch refuses; it is computed in the "
-        "wider type, here and wherever it happens again. Convert one of them, such as "
-        "x.to(weight.dtype), to do without this"
+        "wider type, here and wherever else this occurs. Convert one of them, such as "
+        "x.to(weight.dtype), to avoid this"
     )
 
 
@@ -212,7 +212,7 @@ def float64_text(where: str, function: str) -> str:
     """
     return (
         f"{where}: {function} takes float64 together with a narrower type, which torch refuses; it "
-        "is computed in float64, and slowly. Arrays of numpy are float64: call .float() on the "
+        "is computed in float64, which is slow. NumPy arrays are float64: call .float() on the "
         "input, or on the model if its weights are float64"
     )
 
@@ -362,8 +362,8 @@ def _refuse_values(
         )
     deviations.tell(
         "unchecked-index",
-        f"{node_line(node) or 'forward()'}: a mask takes {count} values. Where torch would raise "
-        "because it sets another number of entries, results are wrong",
+        f"{node_line(node) or 'forward()'}: a mask is given {count} values. If it sets another "
+        "number of entries, torch raises but the device gives wrong results",
     )
 
 
@@ -377,8 +377,8 @@ def _tell_source(node: Node, deviations: Deviations) -> None:
     ):
         deviations.tell(
             "unchecked-index",
-            f"{node_line(node) or 'forward()'}: a mask takes {source.numel()} values. Where torch "
-            "would raise because it sets more entries, results are wrong",
+            f"{node_line(node) or 'forward()'}: a mask is given {source.numel()} values. If it "
+            "sets more entries, torch raises but the device gives wrong results",
         )
 
 
@@ -392,7 +392,7 @@ def _mismatch(node: Node, reason: str) -> ShapeMismatch:
         where=node_line(node, "forward()"),
         reason=reason,
         hint="Torch raises that, too, when it runs: give the mask the sizes of the axes that it "
-        "stands for.",
+        "indexes.",
     )
 
 
@@ -405,9 +405,9 @@ def _tell_frequencies(node: Node, deviations: Deviations) -> None:
         deviations.tell(
             "bag-frequencies",
             f"{node_line(node, 'forward()')}: embedding_bag(scale_grad_by_freq=True) divides "
-            "each row's gradient by how often that row is read. Torch divides it by how often "
-            "another one is: its kernel looks up the count of the k-th index for the k-th row "
-            "that occurs",
+            "each row's gradient by how often that row is read. Torch divides it by the count of "
+            "another row: for the k-th row that occurs, its kernel looks up the count of the "
+            "k-th index",
         )
 
 

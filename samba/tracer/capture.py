@@ -140,7 +140,7 @@ def _export(prepared: Prepared) -> ExportedProgram:
             program = _exact(program, prepared, name)
     except Exception as error:
         raise_error_of_handler(error)
-        _log.debug("what torch says of model %s", name, exc_info=error)
+        _log.debug("torch's error for model %s", name, exc_info=error)
         with plain_tensors(model):
             reason = explain(error, model, given, functions.asks_gradient, recorder.asked)
         raise reason.with_traceback(users_frames(error.__traceback__)) from None

@@ -50,13 +50,13 @@ class ChangedAttributes(TraceError):
         model: torch.nn.Module,
         changes: list[Change],
         reason: str,
-        what: str = "computes something else after it",
+        what: str = "then computes something else",
     ) -> None:
         self.names = tuple(change.path for change in changes)
         lines = [f"  {c.path}: {c.before} -> {c.after}{_line(model, c)}" for c in changes]
         super().__init__(
             where=f"model {type(model).__name__}",
-            reason=f"forward() changes what a compiled graph holds as it was, and {what}:\n"
+            reason=f"forward() changes values that are constants of a compiled graph, and {what}:\n"
             + "\n".join(lines)
             + f"\n{reason}",
             hint=_HINT if any(change.attribute for change in changes) else _HINT_FOR_HOOKS,
@@ -310,7 +310,7 @@ class DrawnNumbers(TraceError):
     def __init__(self, model: torch.nn.Module, generators: str, difference: str) -> None:
         super().__init__(
             where=f"model {type(model).__name__}",
-            reason=f"forward() draws from {generators}, and each draw gives another graph:\n"
+            reason=f"forward() draws from {generators}, and each draw gives a different graph:\n"
             + difference,
             hint="Draw with torch (torch.rand, dropout), which the device does in each run, or "
             "pass the numbers to forward() as an input.",
@@ -333,8 +333,8 @@ class MutatedConstant(TraceError):
         lines = (_assigned_line(owner, attribute) for owner in owners)
         super().__init__(
             where=next(filter(None, lines), f"model {type(model).__name__}"),
-            reason=f"forward() writes into {name}, a tensor that is a plain attribute: a constant "
-            "of the graph",
+            reason=f"forward() writes into {name}, a tensor that is a plain attribute and thus a "
+            "constant of the graph",
             hint="Register it as a buffer: "
             f"self.register_buffer({attribute!r}, ..., persistent=False).",
         )

@@ -52,11 +52,11 @@ class InPlaceWithoutGradient(TraceError):
         self.lines = tuple(lines)
         super().__init__(
             where=", ".join(self.lines),
-            reason="under torch.no_grad(), or by way of detach() or .data, a tensor is changed in "
-            "place that has a gradient; torch goes on with the gradient of the values before, "
-            "which a functional graph cannot.",
+            reason="a tensor that has a gradient is changed in place under torch.no_grad(), or "
+            "through detach() or .data; torch then uses the gradient of the old values, which a "
+            "functional graph cannot.",
             hint="Make a new tensor, such as x + (changed - x).detach(); change a parameter in the "
-            "script, between two runs.",
+            "script, between runs.",
         )
 
 
@@ -68,10 +68,9 @@ class DroppedItself(TraceError):
     def __init__(self, *, where: str, operation: str) -> None:
         super().__init__(
             where=where,
-            reason=f"{operation} changes a tensor behind a dropout of rate 0, and the tensor on "
-            "the other side of that is used afterwards. At rate 0 torch's dropout returns the "
-            "tensor that it was given, so both change; at others, which a run may set, it makes a "
-            "new one",
+            reason=f"{operation} changes the input or the result of a dropout of rate 0 in place, "
+            "and the other of the two is used afterwards. At rate 0 torch's dropout returns its "
+            "input, so both change; at other rates, which a run may set, it returns a new tensor",
             hint="Make a new tensor: x = x + y instead of x += y.",
         )
 
@@ -89,10 +88,10 @@ class StateGradient(TraceError):
         self.buffers = tuple(buffers)
         super().__init__(
             where=where,
-            reason=f"forward() writes what has a gradient into {', '.join(buffers)}, and a loss "
-            "depends on it: torch's next backward pass goes on into the step before, and raises or "
-            "adds to its gradients; a program has one step",
-            hint="Write the value detached: h.detach(), or under torch.no_grad().",
+            reason=f"forward() writes a value with a gradient into {', '.join(buffers)}, and a "
+            "loss depends on it: torch's next backward pass continues into the previous step, and "
+            "raises or adds to its gradients; a program holds one step",
+            hint="Detach the value before writing it: h.detach(), or use torch.no_grad().",
         )
 
 
@@ -108,7 +107,7 @@ class OverwrittenValue(TraceError, RuntimeError):
         super().__init__(
             where=", ".join(self.lines),
             reason=reason,
-            hint="loss.backward() raises so in torch, too: compute with a copy (x.clone()), or "
+            hint="loss.backward() raises this in torch, too: compute with a copy (x.clone()), or "
             "make a new tensor instead of changing this one.",
         )
 

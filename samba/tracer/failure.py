@@ -51,8 +51,8 @@ _STORAGE_TEXT = re.compile(r"set the storage of a tensor")
 """What torch says where ``forward`` resizes a tensor; it names devices that must match."""
 _LEFT_TORCH = re.compile(r"numpy\(\)|\.data_ptr|__array__|storage")
 _WHY_LOST = (
-    "Torch's exporter follows gradients of some operations (+, *, **, sum, sin), and loses what "
-    "others keep for theirs (linear, tanh, exp, softmax): write this gradient as operations, or "
+    "Torch's exporter can trace gradients of some operations (+, *, **, sum, sin), but not of "
+    "those that save tensors (linear, tanh, exp, softmax): write this gradient as operations, or "
     "compute it outside of forward() and pass it as an input."
 )
 """What a user can do where a gradient within ``forward`` is lost."""
@@ -97,17 +97,17 @@ def explain(
     if asked_within[0] and ":" not in where:
         return GradientError(
             where=asked_within[1],
-            reason=f"{asked_within[0]}, and torch's exporter loses what that needs",
+            reason=f"{asked_within[0]}, and torch's exporter loses the tensors it needs",
             hint=_WHY_LOST,
             deviation="untraced-backward",
         )
     if _STALE_TEXT.search(text):
         return TraceError(
             where=where,
-            reason="it uses a tensor that is not of this trace: forward() made it in an earlier "
-            "one and it was kept, torch keeps it for a gradient that is asked for here, or its "
-            "exporter loses it, as torch.vmap makes with out_dims",
-            hint="A tensor made while a model is traced belongs to that graph: make it anew in "
+            reason="it uses a tensor from outside this trace: one that forward() kept from an "
+            "earlier trace, one that torch saved for a gradient asked for here, or one that "
+            "torch's exporter loses, such as results of torch.vmap with out_dims",
+            hint="A tensor made while a model is traced belongs to that graph: make it again in "
             "every forward(), or register it as a buffer. Write a gradient as operations; leave "
             "out_dims out, and move the dimension of the result with movedim.",
         )
@@ -133,9 +133,9 @@ def explain(
         )
     if isinstance(error, (RuntimeError, ValueError, IndexError)) and _DTYPE_TEXT.search(text):
         hint = (
-            "Labels and indices are int64, all else is floating: call .long() or .float()."
+            "Labels and indices must be int64, all else floating point: call .long() or .float()."
             if _INTEGER_TEXT.search(text)
-            else "Give both the same dtype. Arrays of numpy are float64: call .float() on the "
+            else "Give both the same dtype. NumPy arrays are float64: call .float() on the "
             "input, or model.float() if the weights are float64."
         )
         return DtypeMismatch(where=where, reason=text, hint=hint)
@@ -219,7 +219,7 @@ def _advice(error: Exception, text: str, model: torch.nn.Module, *, raises: bool
     if packed and not raises:
         return (
             f"{packed[0]} is a quantized module of torch, whose weights are packed for the host's "
-            "kernels. Compile the model that was quantized; QuantizedLinear has weights of 8 bits."
+            "kernels. Compile the original model; QuantizedLinear has 8-bit weights."
         )
     if isinstance(error, RuntimeError) and _LEFT_TORCH.search(text):
         return (

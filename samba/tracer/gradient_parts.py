@@ -245,9 +245,9 @@ def _carry(
             other = by_index.get(sources[0])
             dtype = node.meta["val"].dtype
             if len(sources) > 1 or other is None or order[part.marker] >= order[other.marker]:
-                raise _refused(part, "the gradient of another place")
+                raise _refused(part, "the gradient of another hook or function")
             if not (dtype.is_floating_point or dtype.is_complex):
-                raise _refused(part, f"{dtype} made of the gradient of another place")
+                raise _refused(part, f"{dtype} made from the gradient of another hook or function")
             _channel(part, other, node)
 
 
@@ -323,9 +323,9 @@ def _may_repeat(node: Node) -> bool:
 def _refused(part: GradientPart, what: str) -> GradientError:
     return GradientError(
         where=part.record.source,
-        reason=f"{part.record.name} reads {what} at a place where it cannot be had",
-        hint="Let it read what forward() has computed before, and the gradients of its own "
-        "outputs.",
+        reason=f"{part.record.name} reads {what} where it is not available",
+        hint="It may only read values that forward() has computed before it, and the gradients of "
+        "its own outputs.",
         deviation="late-gradient-input",
     )
 

@@ -147,7 +147,7 @@ def refuse_raising(traced: Traced) -> None:
             raise TraceError(
                 where=f"{where}, {node.source}" if node.source else where,
                 reason=f"torch raises here: {said}",
-                hint="Leave this operation out where its result has no value.",
+                hint="Leave this operation out, or change its arguments so that torch runs it.",
             )
 
 

@@ -300,8 +300,8 @@ def refuse_views(trace: Callable[[], Any], given: TraceInputs) -> None:
         raise ShapeMismatch(
             where=error.where,
             reason=f"{said} ({', '.join(how)})",
-            hint="Torch raises that, too, for inputs that lie so in memory: pass x.contiguous(), "
-            "or call reshape() in forward().",
+            hint="Torch raises that, too, for inputs with these strides: pass x.contiguous(), or "
+            "call reshape() in forward().",
         ) from None
 
 

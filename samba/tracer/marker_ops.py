@@ -97,6 +97,6 @@ def _backward(ctx: Any, *grads: Any) -> Any:
         where=calling_line(),
         reason="forward() differentiates through an autograd function or a hook",
         hint="Only the device's own backward pass runs these. Take such gradients outside of "
-        "forward(), or write them down as torch operations.",
+        "forward(), or write them as torch operations.",
         deviation="inner-custom-gradient",
     )

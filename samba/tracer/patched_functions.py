@@ -230,8 +230,8 @@ class TracedFunctions(TorchFunctionMode):
         self._deviations.tell(
             "narrow-labels",
             f"{calling_line()}: {func.__name__} takes labels or indices of {narrow}, which torch "
-            "refuses; they are read as whole numbers of 64 bits, negative ones of int16 as those "
-            "of an unsigned type. Pass them as .long() to do without this",
+            "refuses; they are converted to int64, and negative int16 numbers are read as "
+            "unsigned. Pass them as .long() to avoid this",
         )
 
     def _plain(

@@ -214,9 +214,9 @@ class SeededNumbers(TraceError):
     def __init__(self, line: str) -> None:
         super().__init__(
             where=line,
-            reason="forward() draws random numbers here from torch's generator, to which it has "
-            "given a seed or a state before: torch draws what follows from that, and the device "
-            "draws others in each run",
+            reason="forward() draws random numbers here from torch's generator after setting its "
+            "seed or state: torch draws the numbers of that seed, but the device draws new ones "
+            "in each run",
             hint="Draw once, before the model is compiled, and register the numbers as a buffer; "
             "or leave the seed out of forward().",
         )

@@ -135,14 +135,14 @@ class _Repeated:
             deviations.tell(
                 "unchanged-attribute",
                 f"forward() of {name} changes {some_of(changed)}, which its results do not depend "
-                "on: session.run leaves that as it is. Make it a buffer if you read it",
+                "on: session.run does not change it. Make it a buffer if you read it",
             )
         if self._drew or drawing:
             drew = " and ".join([*([self._drew] if self._drew else []), *drawing])
             deviations.tell(
                 "drawn-while-tracing",
-                f"forward() of {name} draws from {drew}: the graph is that of what it drew when it "
-                "was traced. Draw with torch, which the device does in each run",
+                f"forward() of {name} draws from {drew}: the graph depends on the numbers drawn "
+                "while it was traced. Draw with torch; the device does that in each run",
             )
 
     def forget(self, state: TraceState) -> None:
@@ -274,7 +274,7 @@ class _Repeated:
         return ChangedAttributes(
             self._model,
             list(by_path.values()),
-            f"{_MOST_CALLS} calls give the same graph, but each leaves what no call has found"
+            f"{_MOST_CALLS} calls give the same graph, but each leaves a new state"
             f"{' and reads it:' if reads else ''}{reads or '.'}",
             what="may compute something else after more calls",
         )

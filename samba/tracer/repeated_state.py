@@ -72,10 +72,10 @@ class RepeatedState:
         if names:
             self._deviations.tell(
                 "checkpointed-state",
-                f"{calling_line()}: a checkpointed part changes {some_of(names, _SHOWN)}. Torch "
-                "runs the part again in the backward pass, as far as gradients need it, and "
-                "may change them a second time there; the device changes them once in a step, as "
-                "without the checkpoint",
+                f"{calling_line()}: a checkpointed function changes {some_of(names, _SHOWN)}. "
+                "Torch runs the function again in the backward pass, as far as gradients need it, "
+                "and may change them a second time there; the device changes them once in a step, "
+                "as without the checkpoint",
             )
 
     def note(

@@ -244,9 +244,9 @@ def _pack_padded_sequence(*args: Any, **kwargs: Any) -> NoReturn:
         where=calling_line(),
         reason="forward() depends on the value of a tensor: the size of a packed sequence is the "
         "sum of its lengths",
-        hint="Leave the batch padded and give the layer all of it. Mask what lies behind the "
-        "lengths where it is used: torch.arange(steps) < lengths[:, None] says what counts, and "
-        "of the forward direction the output at lengths - 1 is a sequence's last.",
+        hint="Leave the batch padded and give the layer all of it. Mask steps beyond the lengths "
+        "where they are used: torch.arange(steps) < lengths[:, None] marks the valid steps, and "
+        "the last output of a sequence's forward direction is at lengths - 1.",
     )
 
 

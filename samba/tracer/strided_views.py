@@ -168,7 +168,7 @@ def _refuse_repeated(graph: torch.fx.Graph, model: str) -> None:
             raise StridedViewError(
                 where=node_line(node, f"module {model}"),
                 reason=f"{node.target} changes a view of sizes {list(value.shape)} and strides "
-                f"{list(value.stride())}, in which several elements lie in one place",
+                f"{list(value.stride())}, whose elements overlap in memory",
                 hint="Torch refuses that, too: change a copy (x.clone()).",
             )
 
@@ -274,15 +274,15 @@ class _View:
             return
         if self.written and np.unique(self._places()).size < math.prod(self.size):
             self._refuse(
-                "of which several elements lie in one place is changed in place; torch leaves "
-                "open what stands there afterwards",
-                "Change a copy, or a view whose elements lie apart.",
+                "whose elements overlap in memory is changed in place; torch does not define the "
+                "result",
+                "Change a copy, or a view whose elements do not overlap.",
             )
         bases = [(base, _layout(_value(base))) for base in self._bases()]
         if self.source is not None and not (bases[0][1].is_dense and bases[0][1].is_in_order):
             self._refuse(
-                "is written in a tensor that is not contiguous, for which torch has no gradient",
-                "Write in x.contiguous().",
+                "is written into a tensor that is not contiguous, for which torch has no gradient",
+                "Write into x.contiguous().",
             )
         # Torch makes a change functional only where its view is of the tensor that has the memory.
         order = reversed(bases) if self.written else bases
@@ -298,10 +298,9 @@ class _View:
                     self._read_padded(base, layout)
                     return
         self._refuse(
-            "reaches elements of the memory beside those of its tensor, which the graph does not "
-            "have",
-            "Take the view of a tensor that has these elements, such as x.contiguous(), or say "
-            "with indices what it is to have.",
+            "reaches memory outside of its tensor's elements, which the graph does not have",
+            "Take the view of a tensor that has these elements, such as x.contiguous(), or select "
+            "the elements with indices.",
         )
 
     def _bases(self) -> Iterator[torch.fx.Node]:

@@ -292,15 +292,15 @@ def _of_index(index: Path) -> list[Path]:
         weights = parse_json(text)
         weights = weights.get("weight_map") if isinstance(weights, dict) else None
         if not isinstance(weights, dict) or not all(isinstance(v, str) for v in weights.values()):
-            raise NotJson('wanted {"weight_map": {"name of a tensor": "name of a file"}}')
+            raise NotJson('it must hold {"weight_map": {"name of a tensor": "name of a file"}}')
     except NotJson as error:
-        raise BadCheckpoint(path=str(index), problem=f"it is no index: {error}") from None
+        raise BadCheckpoint(path=str(index), problem=f"it is not an index: {error}") from None
     names = sorted(set(weights.values()))
     for name in names:
         # A name alone leads nowhere else. Links are followed: caches of downloads are made of them.
         if not _is_name(name) or not os.path.isfile(index.parent / name):
             raise BadCheckpoint(
-                path=str(index), problem=f"it names {literal(name)}, which is no file in its folder"
+                path=str(index), problem=f"it names {literal(name)}, which is not in its folder"
             )
     return [index.parent / name for name in names]
 

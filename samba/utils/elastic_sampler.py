@@ -118,7 +118,7 @@ class ElasticSampler(Sampler[int]):
             job.agree(
                 "ElasticSampler.set_epoch",
                 {name: str(value) for name, value in self.state_dict().items()},
-                advice="All ranks deal the same data, and begin an epoch together.",
+                advice="All ranks must sample the same data and begin an epoch together.",
             )
 
     def advance(self, steps: int = 1) -> None:
@@ -195,7 +195,7 @@ class ElasticSampler(Sampler[int]):
                     where=where,
                     found=f"{name} {literal(state[name])}",
                     wanted=f"{name} {getattr(self, name)!r}, as of this data set",
-                    hint="Positions count in the same order of the same data only.",
+                    hint="A position is valid only for the same data in the same order.",
                 )
         self.epoch, self.position = state["epoch"], state["position"]
         if not self._mine(self.length - self.position):

@@ -129,7 +129,7 @@ def _scalar(text: str, where: str, line: int) -> Any:
         try:
             return int(text)
         except ValueError:  # too many digits, or a lone underscore
-            wanted = "a whole number of some digits"
+            wanted = "a whole number of fewer digits"
             raise YamlError(where=where, line=line, text=text[:80], wanted=wanted) from None
     if _FLOAT.match(text):
         return float(text)

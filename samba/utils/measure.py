@@ -311,9 +311,7 @@ def _traced_batch(inputs: Any, batch_size: int, function: str) -> int:
     if len(sizes) != 1 or batch_size in sizes:
         return batch_size
     (traced,) = sizes
-    say(
-        f"{function}: the inputs are batches of {traced}, which counts; batch_size is {batch_size}."
-    )
+    say(f"{function}: the inputs are batches of {traced}; batch_size={batch_size} is ignored.")
     return traced
 
 

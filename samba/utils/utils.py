@@ -96,7 +96,7 @@ def trace_graph(
         tell(
             "compiled-mapping",
             f"trace_graph(mapping={mapping!r}): {session.pef_path} was compiled with mapping "
-            f"{compiled!r}, which holds; compile again to change it",
+            f"{compiled!r}, which is used; compile again to change it",
         )
     return outputs
 

@@ -19,7 +19,7 @@ def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
     assert told(caplog) == []
     samba.session.use_legacy_names(use=True)
     (text,) = told(caplog)
-    assert "operations have their usual names" in text
+    assert "operations keep their usual names" in text
     scene = MLP.build()
     assert scene.model.first.weight.sn_name == "mlp__first__weight"
     assert Path(scene.compile(tmp_path)).read_bytes() == Path(pefs(MLP)).read_bytes()

@@ -50,7 +50,7 @@ def test_the_mapping_of_the_pef_holds(pefs, caplog):
     (text,) = told(caplog)
     assert text == (
         f"trace_graph(mapping='spatial'): {pefs(MLP)} was compiled with mapping 'section', "
-        "which holds; compile again to change it"
+        "which is used; compile again to change it"
     )
 
 

@@ -241,7 +241,7 @@ def test_what_is_no_base_is_told(tmp_path: Path, pef: Path, base: Path) -> None:
     swapped = base64.b64encode(zlib.compress(another.read_bytes())).decode()
     for said, text in (
         ("not JSON", whole[: len(whole) // 2]),
-        ("times alone", json.dumps([{"name": "fwd_0", "median_ms": 1.0}])),
+        ("it only holds times", json.dumps([{"name": "fwd_0", "median_ms": 1.0}])),
         ("wanted 'bench.gate' version 1", json.dumps({"format": 3, "measurements": []})),
         ("found format 'bench.gate' version 9", json.dumps(json.loads(whole) | {"version": 9})),
         ("it holds no PEF", json.dumps(json.loads(whole) | {"pef": "%%"})),
@@ -276,7 +276,7 @@ def test_compare_takes_section_times(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:2]] == ["fwd_0", "fwd_1"]
     assert lines[1].endswith("slower") == bool(code)
-    assert lines[-1].startswith("A weak verdict") and "in turns" in lines[-1]
+    assert lines[-1].startswith("This verdict is weak") and "in turns" in lines[-1]
 
 
 def test_compare_takes_kept_bases_of_one_processor(

@@ -194,7 +194,7 @@ def test_the_page_of_kept_results(tmp_path):
     assert "| gpt | 112.350 ms | 0.562 |" in text
     widths = {line.count(" | ") for line in text.splitlines() if line.startswith("| step time")}
     assert len(widths) == 1
-    with pytest.raises(BadResults, match="on what processor"):
+    with pytest.raises(BadResults, match="do not name their processor"):
         archive.file_name(Results())
 
 

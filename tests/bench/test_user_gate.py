@@ -179,11 +179,11 @@ def test_a_script_that_times_no_common_section_is_an_error(
     [
         (["gate", "--pef=PEF"], "give --base"),
         (["gate", "--pef=PEF", "--base=PEF", "--keep=x"], "give --base"),
-        (["gate", "--pef=PEF", "--keep=x", "--json=y"], "--keep judges nothing"),
+        (["gate", "--pef=PEF", "--keep=x", "--json=y"], "--keep compares nothing"),
         (["gate", "--pef=PEF", "--base=PEF", "--model", "lenet-32"], "--model is for the bench's"),
         (["gate", "--pef=PEF", "--base=PEF", "--script=none.py"], "there is no file 'none.py'"),
         (["gate", "--pef=PEF", "--base=PEF", "--script='"], "No closing quotation"),
-        (["gate", "--pef=PEF", "--base=PEF", "--base-script=x"], "goes with --script and --base"),
+        (["gate", "--pef=PEF", "--base=PEF", "--base-script=x"], "needs --script and --base"),
         (["gate", "--pef=PEF", "--base=PEF", "--json=FOLDER"], "a folder of this name"),
         (["gate", "--pef=PEF", "--base=PEF", "--json=none/x"], "there is no folder"),
         (["gate", "--pef=PEF", "--keep=FOLDER/none/x"], "there is no folder"),

@@ -63,7 +63,7 @@ def test_missing_weights_are_drawn_and_said(files: Path, capsys: pytest.CaptureF
     code = cli.main(["run", str(files / "mlp.pef"), str(files / "inputs.npz"), "--json"])
     captured = capsys.readouterr()
     assert code == 0
-    assert "6 weight(s) and buffer(s) are in no .npz file: drawn with seed 0" in captured.err
+    assert "buffer(s) are in no .npz file: they are drawn with seed 0" in captured.err
     assert len(json.loads(captured.out)["outputs"]) == 2
 
 
@@ -111,7 +111,7 @@ def test_verify_says_good_of_what_runs_alone(
         assert text in captured.err and captured.out == ""
     monkeypatch.setenv(LIMIT_VARIABLE, "1000")
     assert cli.main(["verify", str(files / "mlp.pef")]) == 1
-    assert "the device may take 1000 bytes" in capsys.readouterr().err
+    assert "the device may use 1000 bytes" in capsys.readouterr().err
 
 
 def test_verify_says_in_its_help_what_it_does(capsys: pytest.CaptureFixture) -> None:

@@ -29,33 +29,33 @@ def _step(case: str, text: str, section: int, /, **changes: Any) -> None:
 
 edited("gradient_role", "its gradient is METRIC, wanted", "regions.2", role=Role.METRIC)
 edited("home_role", "region 4 is METRIC, which holds no values", "regions.4", role=Role.METRIC)
-edited("value_gradient_dtype", "FLOAT32, its gradient FLOAT16", "regions.2", dtype=DType.FLOAT16)
+edited("value_gradient_dtype", "but its gradient is FLOAT16", "regions.2", dtype=DType.FLOAT16)
 edited("output_grad_role", "wanted OUTPUT_GRADIENT", "regions.6", role=Role.METRIC)
-edited("output_grad_dtype", "FLOAT32, its gradient FLOAT64", "regions.6", dtype=DType.FLOAT64)
+edited("output_grad_dtype", "but its gradient is FLOAT64", "regions.6", dtype=DType.FLOAT64)
 edited("whole_gradient", "INT32 carries no gradient", "graphs.0.values.4", dtype=DType.INT32)
-_step("forward_reads", "FWD: it takes but does not read 1 (w)", 0, reads=(0, 3, 9))
+_step("forward_reads", "FWD: it uses but does not read 1 (w)", 0, reads=(0, 3, 9))
 meaning(
     "forward_saves",
-    "FWD: it makes but does not write 4 (h)",
+    "FWD: it computes but does not write 4 (h)",
     lambda program: edit(edit(program, _S.format(0), writes=(5, 9)), _S.format(1), reads=(0, 6)),
 )
-_step("forward_writes", "FWD: it writes but does not make 10 (norm)", 0, writes=(4, 5, 9, 10))
+_step("forward_writes", "FWD: it writes but does not compute 10 (norm)", 0, writes=(4, 5, 9, 10))
 _step("forward_adds", "it accumulates, which BCKWD steps alone", 0, accumulates=(4,))
-_step("backward_writes", "it makes but does not write: 2 (w__grad)", 1, writes=(), accumulates=())
-_step("backward_more", "BCKWD: it writes but does not make 10", 1, writes=(2, 10))
-_step("backward_starts", "does not read: 6 (loss__grad)", 1, reads=(0, 4))
+_step("backward_writes", "not write gradients 2 (w__grad)", 1, writes=(), accumulates=())
+_step("backward_more", "BCKWD: it writes but does not compute 10", 1, writes=(2, 10))
+_step("backward_starts", "does not read gradients 6 (loss__grad)", 1, reads=(0, 4))
 edited("backward_no_home", "gradients that have no region: w", "graphs.0.values.1", grad_region=-1)
-_step("norm_foreign", "it reads what is no gradient of its optimizers: 10", 2, reads=(2, 10))
+_step("norm_foreign", "it reads more than gradients of its optimizers: 10", 2, reads=(2, 10))
 _step("norm_partly", "it reads 0 of 1 gradients", 2, reads=())
-_step("norm_unwritten", "it scales but does not write: 2", 2, writes=(10,))
-_step("norm_place", "what is no number of METRIC: 7", 2, writes=(2, 7))
+_step("norm_unwritten", "it scales but does not write gradients 2", 2, writes=(10,))
+_step("norm_place", "that are no METRIC number: 7", 2, writes=(2, 7))
 _step("opt_reads", "OPT: it needs but does not read 8 (lr)", 3, reads=(1, 2, 7))
-_step("opt_states", "OPT: it makes but does not write 7", 3, writes=(1,))
-_step("opt_writes", "OPT: it writes but does not make 10", 3, writes=(1, 7, 10))
+_step("opt_states", "OPT: it computes but does not write 7", 3, writes=(1,))
+_step("opt_writes", "OPT: it writes but does not compute 10", 3, writes=(1, 7, 10))
 _step("opt_graph", "a step over regions has graph 0", 3, graph=0)
 meaning(
     "zerograd_role",
-    "it writes regions that are no gradients: 10 (norm)",
+    "it writes regions that are not gradients: 10 (norm)",
     lambda program: edit(
         program,
         _S.format(2),
@@ -174,7 +174,7 @@ def _cut(program: Program) -> Program:
 meaning("schedule_backwards", "node 1 takes h before any call makes it", _cut)
 meaning(
     "forward_homeless",
-    "FWD: it takes values that have no region: h",
+    "FWD: it uses values that have no region: h",
     lambda program: edit(_cut(program), "graphs.0.values.3", region=-1),
 )
 edited(

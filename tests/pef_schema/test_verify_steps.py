@@ -24,9 +24,8 @@ def test_all_problems_of_all_steps_at_once() -> None:
     with pytest.raises(PefInvalid) as caught:
         verify(program)
     assert caught.value.problems == (
-        "section 0 (net.fwd) FWD: it takes but does not read 1 (w)",
-        "section 1 (net.bckwd) BCKWD: gradients that it starts from but does not read: "
-        "6 (loss__grad)",
+        "section 0 (net.fwd) FWD: it uses but does not read 1 (w)",
+        "section 1 (net.bckwd) BCKWD: it starts from but does not read gradients 6 (loss__grad)",
         "section 3 (opt) OPT: it needs but does not read 8 (lr)",
     )
 

@@ -368,10 +368,10 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path, name: str) -> N
     torch.save({}, tmp_path.parent / "other.bin")
     index = tmp_path / "pytorch_model.bin.index.json"
     index.write_text(json.dumps({"weight_map": {"weight": name}}))
-    with pytest.raises(BadCheckpoint, match="which is no file in its folder"):
+    with pytest.raises(BadCheckpoint, match="which is not in its folder"):
         load_sharded_checkpoint(nn.Linear(1, 1), tmp_path)
     index.write_text("[]")
-    with pytest.raises(BadCheckpoint, match="it is no index"):
+    with pytest.raises(BadCheckpoint, match="it is not an index"):
         load_sharded_checkpoint(nn.Linear(1, 1), tmp_path)
 
 

@@ -202,8 +202,8 @@ class GraphBuilder:
             guess = f"; did you mean {meant}?" if meant else ""
             self._deviations.tell(
                 "unknown-keyword",
-                f"session.compile_multigraph({some_of([f'{one}=...' for one in unknown])}) changes "
-                f"nothing: no page says what it means{guess}",
+                f"session.compile_multigraph({some_of([f'{one}=...' for one in unknown])}): "
+                f"undocumented keywords have no effect{guess}",
             )
         if inference is False:
             raise ArgumentError(

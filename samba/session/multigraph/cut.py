@@ -260,7 +260,7 @@ class _Cut:
                 elif not seed and at <= first and (number, old) in needs.sources:
                     raise ArgumentError(
                         where=self._where("start"),
-                        found=f"tensors from after {state.name if state else ''} is changed",
+                        found=f"tensors computed after {state.name if state else ''} is changed",
                         wanted="a graph that reads state before the same pass changes it",
                         hint="Start earlier, or make the state an input and an output.",
                     )
@@ -282,7 +282,7 @@ class _Cut:
                 where=self._where("start"),
                 found=f"a branch at {line} that depends on {', '.join(missing)}, too",
                 wanted="every input that a branch of the graph depends on",
-                hint="Add them to start, or cut behind the branch.",
+                hint="Add them to start, or start the graph after the branch.",
             )
         return not missing and all(
             (number, self._traces.producer(k)) in needs.nodes

@@ -109,9 +109,9 @@ class CheckedBranches:
             deviations.tell(
                 "checked-branch",
                 f"forward() of {self._name} branches on values of tensors at "
-                f"{some_of(list(self._lines))}: the graph has the side where numbers are finite "
-                "and nothing is raised, and a run that would have gone the other way ends with an "
-                "error that names the line",
+                f"{some_of(list(self._lines))}: the graph holds the branch where numbers are "
+                "finite and nothing is raised; a run that would take the other branch ends with "
+                "an error that names the line",
             )
 
     # -- what forward asks for ---------------------------------------------------
@@ -197,10 +197,9 @@ class CheckedBranches:
         if use is not None:
             raise DataDependentBranch(
                 where=calling_line(),
-                reason="forward() takes a number out of a tensor and looks at which object it is: "
+                reason="forward() reads a number from a tensor and checks its identity or type: "
                 f"{ast.unparse(use)}. While forward() is traced, the number is a symbol.",
-                hint="Ask for the truth of the tensor or the number (if t:), or for the tensor's "
-                "dtype.",
+                hint="Test the truth of the tensor or the number (if t:), or the tensor's dtype.",
             )
 
     def _truth_of_number(self, condition: torch.SymBool) -> bool:

@@ -113,9 +113,9 @@ class KnownValues:
                 raise DataDependentBranch(
                     where=self.read[path],
                     reason=f"forward() depends on the value of a tensor: {path} is a buffer that "
-                    "it changes, too, so another run finds another value",
-                    hint="A compiled graph is static. Use torch.where or masking, or leave the "
-                    "buffer alone in forward().",
+                    "it also changes, so the value differs from run to run",
+                    hint="A compiled graph is static. Use torch.where or masking, or do not "
+                    "change the buffer in forward().",
                 )
 
     # -- the graph, as far as it goes ------------------------------------------

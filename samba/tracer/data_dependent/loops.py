@@ -117,7 +117,7 @@ class HitLoops:
         self._used((args, kwargs))
         leaves_more = _trains(func, args, kwargs) or kwargs.get("out") is not None
         if self._turn is not None and leaves_more:
-            raise _escaped("a turn of a loop over nonzero() leaves more than what it writes")
+            raise _escaped("an iteration of a loop over nonzero() has effects beyond its writes")
         result = self._guarded(func, args, kwargs)
         self._note(func, args, kwargs, result)
         return result
@@ -161,7 +161,7 @@ class HitLoops:
                 now = _numbers(frame)
                 for name in before.keys() & now.keys():
                     if now[name] not in (before[name], entry):
-                        raise _escaped(f"a turn of a loop over nonzero() changes {name}")
+                        raise _escaped(f"an iteration of a loop over nonzero() changes {name}")
             ended = True
         finally:
             self._left = "" if ended else line
@@ -178,8 +178,8 @@ class HitLoops:
             made = self._made.get(id(leaf))
             if made is not None and made.turn is not self._turn:
                 raise _escaped(
-                    "a result of a loop over nonzero() is used outside the turn that made it, "
-                    "which may not have taken place"
+                    "a result of a loop over nonzero() is used outside the iteration that made it, "
+                    "which may not have run"
                 )
 
     def _guarded(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -240,10 +240,10 @@ class _Turns:
     def _refuse(self, *args: Any) -> NoReturn:
         raise DataDependentBranch(
             where=calling_line(),
-            reason="forward() depends on the value of a tensor: what nonzero() lists is used "
-            "otherwise than by a loop over it",
+            reason="forward() depends on the value of a tensor: the result of nonzero() is used "
+            "other than in a loop over it",
             hint="Loop over it directly, `for entry in hits:`, without enumerate, zip, sorted or "
-            "len: how many entries there are is not known before the graph runs.",
+            "len: the number of entries is not known before the graph runs.",
         )
 
     __len__ = __bool__ = __getitem__ = __contains__ = __eq__ = _refuse

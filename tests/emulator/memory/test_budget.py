@@ -72,7 +72,7 @@ def test_what_a_plan_needs_beside_its_regions(monkeypatch: pytest.MonkeyPatch) -
 def test_it_is_an_error_of_the_device_and_of_memory() -> None:
     error = OutOfMemory(what="x", need=2**40, have=2**30)
     assert isinstance(error, DeviceError) and isinstance(error, MemoryError)
-    assert "x needs 1024.00 GiB, the device may take 1.00 GiB" in str(error)
+    assert "x needs 1024.00 GiB, but the device may use 1.00 GiB" in str(error)
     assert "EMULATOR_MEMORY_LIMIT=BYTES" in str(error)
 
 

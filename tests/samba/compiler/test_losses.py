@@ -107,7 +107,7 @@ def test_several_scalars_are_told() -> None:
     assert doubtful_losses(program, trained=True) == (
         "net: 2 outputs are scalars, and each is a loss whose gradient starts from ones: "
         f"0:{loss}, 2:{penalty}. "
-        "session.compile(loss_indices=[...]) chooses others, by their positions"
+        "Choose others by their positions with session.compile(loss_indices=[...])"
     )
 
 
@@ -116,17 +116,17 @@ def test_several_outputs_without_a_scalar_are_told() -> None:
     text = doubtful_losses(program, trained=False)
     names = [o.name for o in program.graphs[0].outputs]
     assert text.startswith(
-        "net: no output is a scalar, so each floating one is a loss whose gradient starts from "
-        f"ones: 1:{names[1]}, 2:{names[2]}, "
+        "net: no output is a scalar, so each floating point output is a loss whose gradient "
+        f"starts from ones: 1:{names[1]}, 2:{names[2]}, "
     )
-    assert f", 8:{names[8]} and 2 more. session.compile(loss_indices=[...])" in text
+    assert f", 8:{names[8]} and 2 more. Choose others by their positions" in text
 
 
 def test_training_without_a_loss_is_told() -> None:
     program = compiled("labels", "accuracy")
     assert doubtful_losses(program, trained=False) == ""
     assert doubtful_losses(program, trained=True) == (
-        "net: no floating output depends on what is trained, so none is a loss and the "
-        "optimizers get no gradients. Return the loss from forward(); "
+        "net: no floating point output depends on a trained parameter, so there is no loss "
+        "and the optimizers get no gradients. Return the loss from forward(); "
         "session.compile(loss_indices=[...]) chooses among several"
     )

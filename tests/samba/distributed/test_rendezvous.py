@@ -64,7 +64,7 @@ def test_what_a_dead_job_left_is_no_meeting_point():
 
 def test_nobody_at_the_address():
     lonely = launch(1, address=("127.0.0.1", free_port()))
-    with pytest.raises(DataParallelError, match="found nobody at"), late(lonely):
+    with pytest.raises(DataParallelError, match="got no answer at"), late(lonely):
         pass
 
 
@@ -73,7 +73,7 @@ def test_somebody_at_the_address_who_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         lonely = launch(1, address=silent.getsockname())
         start = time.monotonic()
-        wanted = pytest.raises(DataParallelError, match=r"found nobody at .* does not answer")
+        wanted = pytest.raises(DataParallelError, match=r"got no answer at .* is not the replicas'")
         with wanted as caught, late(lonely):
             pass
         assert time.monotonic() - start < 20
@@ -90,7 +90,7 @@ def test_a_rank_that_is_given_twice_says_so():
         with meet(launch(1, address=address), seconds=20):
             pass
         again = meet(launch(1, address=address), seconds=20)
-        with pytest.raises(DataParallelError, match=r"rank 1 of 2 .* is there already"), again:
+        with pytest.raises(DataParallelError, match=r"rank 1 of 2 .* has already joined"), again:
             pass
 
 
@@ -100,7 +100,7 @@ def test_another_number_of_replicas_says_so():
         other = Launch(
             launcher="torch", rank=2, size=3, local_rank=2, local_size=3, address=address
         )
-        wanted = pytest.raises(DataParallelError, match=r"rank 2 of 3 .* meets ranks of 2")
+        wanted = pytest.raises(DataParallelError, match=r"rank 2 of 3 .* the other ranks expect 2")
         with wanted as caught, meet(other, seconds=20):
             pass
         assert caught.value.ranks == (2,)

@@ -312,9 +312,9 @@ def test_replicas_on_two_processors_take_the_same_kernels(folder, caplog, monkey
         assert native_library() is None
     finally:
         leave_native_out(None)
-    assert "replicas would take different kernels (rank " in caplog.text
+    assert "replicas would use different kernels (rank " in caplog.text
     assert ": oneDNN 3 on avx2" in caplog.text
-    assert "all take XLA's own" in caplog.text
+    assert "so all use XLA's own" in caplog.text
     own += ["oneDNN 3 on avx2"] * 2
     caplog.clear()
     assert run_ranks(2, agree) == [None, None]

@@ -50,12 +50,12 @@ def check(ended: list[Ended], *told: str) -> None:
         assert "samba.session.join()" in end.err, "it says what to do"
 
 
-EXIT = ("rank 1 is gone: its program has ended", "rank 1 ended its part after {} steps")
+EXIT = ("rank 1 is gone: its program has ended", "rank 1 finished after {} steps")
 TOLD = {
     "exit": tuple(text.format(3) for text in EXIT),
     "epoch": tuple(text.format(6) for text in EXIT),
     "to_rdu": ("rank 1 is in setting tensors", "rank 0 is in step 4 of session.run"),
-    "barrier": ("no answer from rank 1", "rank 1 ended its part after 3 steps"),
+    "barrier": ("no answer from rank 1", "rank 1 finished after 3 steps"),
 }
 
 

@@ -256,7 +256,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: sn_gather(torch.ones(3), I, [1], [1]), "dimensions from 0 to 0"),
     (lambda: sn_gather(torch.ones(3, 3), I, [0, 1], [1, 1]), "a last dimension of 2"),
     (lambda: sn_gather(torch.ones(3), I.float(), [0], [1]), "found torch.float32"),
-    (lambda: sn_gather(torch.ones(3, 3), I, [0], [1], 1), "belong together"),
+    (lambda: sn_gather(torch.ones(3, 3), I, [0], [1], 1), "equal sizes in both"),
     (lambda: sn_scatter(torch.ones(3), torch.ones(2, 1), I, [0], "kMul"), "'kUpdate' or 'kAdd'"),
     (
         lambda: sn_scatter(torch.ones(3, 4), torch.ones(2, 1, 3), I, [0]),

@@ -147,7 +147,7 @@ def test_a_process_that_fails(folder: Path, fault: str, bad: int) -> None:
         ("pef", "utils.trace_graph: the processes differ.\n  PEF: rank"),
         ("chips", "--n-chips: the processes differ.\n  --n-chips: rank"),
         ("inputs", "the processes differ.\n  values of x: rank"),
-        ("read", "the processes differ.\n  what they do: rank"),
+        ("read", "the processes differ.\n  next operation: rank"),
     ],
 )
 def test_processes_that_do_not_do_the_same(folder: Path, fault: str, words: str) -> None:
@@ -221,7 +221,7 @@ def test_one_runs_while_the_other_reads() -> None:
 
     for error in in_two(work):
         assert isinstance(error, Disagreement)
-        assert error.facts == {"what they do": ("a run", "reading w")}
+        assert error.facts == {"next operation": ("a run", "reading w")}
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3)])

@@ -140,8 +140,8 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "memory": ("y = y + torch.from_numpy(self.const.numpy())", "pass", "numpy"),
     "other memory": ("y.data = y * 2", "pass", "__set__"),
     "an address": ("y = y + self.const.data_ptr() % 2", "pass", "data_ptr"),
-    "an iterator": ("y = y + next(self.all)", "self.all = iter([1, 2])", "cannot go back"),
-    "a count": ("y = y + next(self.all)", "self.all = itertools.count()", "cannot go back"),
+    "an iterator": ("y = y + next(self.all)", "self.all = iter([1, 2])", "cannot be rewound"),
+    "a count": ("y = y + next(self.all)", "self.all = itertools.count()", "cannot be rewound"),
     "a seed": ("torch.manual_seed(torch.initial_seed())", "pass", "torch's generator"),
     "a default of torch": ("torch.set_default_dtype(torch.float64)", "pass", "default dtype"),
     "the mode of gradients": ("torch.set_grad_enabled(False)", "pass", "gradients are recorded"),
@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     ),
     "a tensor that is kept": ("self.kind = y", "pass", "changes kind"),
     "a value that is kept elsewhere": ("global FIRST; FIRST = 3", "pass", "changes FIRST"),
-    "what goes to stderr": ("import sys; print('odd', file=sys.stderr)", "pass", "says 'odd"),
+    "what goes to stderr": ("import sys; print('odd', file=sys.stderr)", "pass", "warns 'odd"),
 }  # fmt: skip
 
 

@@ -274,8 +274,8 @@ def test_a_module_more_is_noticed(tmp_path: Path, key: str) -> None:
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "prints": ("print('here')", "says 'here"),
-    "warns": ("warnings.warn('odd')", "says 'odd'"),
+    "prints": ("print('here')", "prints or warns 'here"),
+    "warns": ("warnings.warn('odd')", "prints or warns 'odd'"),
     "changes its state": ("self.done = getattr(self, 'done', 0) + 1", "changes done"),
     "draws from Python's generator": ("x = x * random.random()", "draws from Python's random"),
     "reads a value": ("x = x * x.sum().item()", "reads the value of a tensor"),
@@ -283,7 +283,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "writes into a constant": ("self.steps.add_(1)", "writes into a constant"),
     "branches": ("x = x if x.sum() > 0 else -x", "reads the value of a tensor"),
     "finds what is not zero": ("x = x[x.nonzero()[:, 0]]", "nonzero"),
-    "changes a form in place": ("x = x.clone().t_().t_()", "changes the form"),
+    "changes a form in place": ("x = x.clone().t_().t_()", "changes the shape or strides"),
     "has a gradient of its own": ("x = Gate.apply(x)", "gradient of the model's own"),
     "registers a hook": ("x = x * 1; x.register_hook(print)", "registers a hook"),
     "calls an operation of others": ("x = torch.ops.odd.scaled(x)", "odd.scaled"),

@@ -262,7 +262,7 @@ def test_times_of_a_section_with_other_modules_are_refused(tmp_path: Path) -> No
             if same:
                 assert section_seconds(str(path), known) == {"a": 2e-3}
             else:
-                with pytest.raises(BadTimes, match="section a has other modules there"):
+                with pytest.raises(BadTimes, match="section a has other modules than"):
                     section_seconds(str(path), known)
 
 

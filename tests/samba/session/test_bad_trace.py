@@ -142,14 +142,14 @@ def test_a_model_of_which_only_names_differ(running, tmp_path):
     with refused(
         tmp_path,
         running.pef,
-        "only names differ",
+        "but names differ",
         "mlp__first__weight is mlp__entry__weight here",
-        "was one renamed?",
+        "If one was renamed, compile again",
         kind=NamesMismatch,
     ) as caught:
         utils.trace_graph(samba.from_torch_model_(Renamed()), running.inputs, pef=running.pef)
     assert ("mlp__first__bias", "mlp__entry__bias") in caught.value.names
-    with refused(tmp_path, "only names differ", "x is image here"):
+    with refused(tmp_path, "but names differ", "x is image here"):
         tensors = MLP.inputs()
         utils.trace_graph(
             running.model, named({"image": tensors["x"], "y": tensors["y"]}), pef=running.pef

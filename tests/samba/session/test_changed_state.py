@@ -73,9 +73,9 @@ def test_other_constants_are_named(tmp_path, other, count):
     with pytest.raises(GraphMismatch) as caught:
         load(other, pef)
     text = str(caught.value)
-    assert text.count("other contents than compiled") == count
+    assert text.count("its contents differ from the PEF's") == count
     assert "constant shifted__" in text and "[3] float32" in text
-    assert "Register what changes as a buffer" in text
+    assert "Register a tensor that changes as a buffer" in text
 
 
 def test_a_constant_changed_after_the_compile_is_named(tmp_path):

@@ -72,7 +72,7 @@ def test_state_of_a_checkpointed_part_is_told_with_its_line(kind, names, reentra
     caplog.set_level(logging.WARNING)
     trace(Checked(kind, reentrant), (X,))
     (text,) = _told(caplog)
-    assert f"a checkpointed part changes {names}." in text
+    assert f"a checkpointed function changes {names}." in text
     assert re.search(rf"{re.escape(__file__)}:\d+", text)
 
 

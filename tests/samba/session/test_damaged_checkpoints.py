@@ -202,19 +202,19 @@ def test_a_tensor_may_begin_at_any_byte(tmp_path):
 
 
 INDICES: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "empty": (b"", ("it is no index", "not JSON")),
-    "cut": (b'{"weight_map": {"weight": "mod', ("it is no index", "not JSON")),
+    "empty": (b"", ("it is not an index", "not JSON")),
+    "cut": (b'{"weight_map": {"weight": "mod', ("it is not an index", "not JSON")),
     "no UTF-8": (b'{"weight_map": {"\xff": "a"}}', ("not JSON",)),
-    "a list": (b"[]", ('wanted {"weight_map"',)),
-    "null": (b"null", ('wanted {"weight_map"',)),
-    "no map": (b"{}", ('wanted {"weight_map"',)),
-    "a list as map": (b'{"weight_map": ["a"]}', ('wanted {"weight_map"',)),
-    "numbers in the map": (b'{"weight_map": {"weight": 1}}', ('wanted {"weight_map"',)),
-    "null in the map": (b'{"weight_map": {"weight": null}}', ('wanted {"weight_map"',)),
-    "a list in the map": (b'{"weight_map": {"weight": ["a"]}}', ('wanted {"weight_map"',)),
+    "a list": (b"[]", ('it must hold {"weight_map"',)),
+    "null": (b"null", ('it must hold {"weight_map"',)),
+    "no map": (b"{}", ('it must hold {"weight_map"',)),
+    "a list as map": (b'{"weight_map": ["a"]}', ('it must hold {"weight_map"',)),
+    "numbers in the map": (b'{"weight_map": {"weight": 1}}', ('it must hold {"weight_map"',)),
+    "null in the map": (b'{"weight_map": {"weight": null}}', ('it must hold {"weight_map"',)),
+    "a list in the map": (b'{"weight_map": {"weight": ["a"]}}', ('it must hold {"weight_map"',)),
     "NaN": (b'{"metadata": {"total_size": NaN}, "weight_map": {}}', ("NaN",)),
-    "a key twice": (b'{"weight_map": {"weight": "a", "weight": "b"}}', ("weight stands twice",)),
-    "nested": (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, ("nested without end",)),
+    "a key twice": (b'{"weight_map": {"weight": "a", "weight": "b"}}', ("the key weight twice",)),
+    "nested": (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, ("nested too deeply",)),
     "5,000 digits": (b'{"total_size": ' + b"1" * 5000 + b', "weight_map": {}}', ("not JSON",)),
 }
 
@@ -260,7 +260,7 @@ def test_an_index_leads_only_to_files_beside_it(folder, name):
         name = name.format(folder=folder)
         index = {"weight_map": {"weight": FIRST, "bias": name}}
         (folder / INDEX).write_text(json.dumps(index))
-        refuses(folder, folder / INDEX, "which is no file in its folder")
+        refuses(folder, folder / INDEX, "which is not in its folder")
     finally:
         outside.unlink()
 

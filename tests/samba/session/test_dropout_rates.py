@@ -84,7 +84,7 @@ def test_a_model_of_rate_0_runs_from_a_pef_with_dropout(pefs, caplog, model):
 
 def test_a_model_with_dropout_runs_from_a_pef_of_rate_0(pefs, caplog):
     scene = on_the_device(pefs, Drops, compiled=0.0, run=0.5)
-    assert "0.5 in the model, the PEF was compiled with 0" in caplog.text
+    assert "0.5 in the model, but the PEF was compiled with 0" in caplog.text
     scene.host.eval()
     for _ in range(2):
         scene.run()

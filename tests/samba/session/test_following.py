@@ -299,10 +299,10 @@ def test_a_checkpoint_knows_its_step(pefs, follow, tmp_path):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"epoch 1: 0.5\n", "its first line is not what"),
-        (b'{"format": "samba.steps"}\n\x00\x00\n', "one of its last lines is not what"),
+        (b"epoch 1: 0.5\n", "its first line was not written"),
+        (b'{"format": "samba.steps"}\n\x00\x00\n', "one of its last lines was not written"),
         (b'{"format": "samba.steps"}\n{"kind": "train", "step": "x"}\n', "one of its last lines"),
-        (b"{" * 100_000, "its first line is not what"),
+        (b"{" * 100_000, "its first line was not written"),
     ],
     ids=["another", "damaged", "other-step", "endless"],
 )
@@ -327,7 +327,7 @@ def test_a_folder_that_cannot_be_written_is_told_at_once(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "pipe").mkdir()
     (tmp_path / "pipe" / "steps.jsonl").symlink_to(tmp_path / "fifo")
-    with pytest.raises(BadStepLog, match="it is no file"):
+    with pytest.raises(BadStepLog, match="it is not a file"):
         samba.session.follow(tmp_path / "pipe", tensorboard=False)
     with pytest.raises(ArgumentError, match=r"session\.follow\(step=\.\.\.\)"):
         samba.session.follow(tmp_path / "other", step=-1)
@@ -342,7 +342,7 @@ def test_a_full_disk_ends_no_training(pefs, follow, tmp_path, monkeypatch, caplo
     monkeypatch.undo()
     told = [r.getMessage() for r in caplog.records]
     path = tmp_path / "log" / "steps.jsonl"
-    assert told == [f"{path}: the training is not followed any more: No space left"]
+    assert told == [f"{path}: this training is no longer recorded: No space left"]
     assert samba.session.counters.runs == 2 and PROFILER.follower is None
 
 
@@ -440,7 +440,7 @@ def test_without_tensorboard_one_message_says_what_to_install(
     follow(tensorboard=None)
     (told,) = [r.getMessage() for r in caplog.records]
     assert "pip install 'sambaflow-emulator[tensorboard]'" in told and "\n" not in told
-    assert told.endswith(f"{tmp_path / 'log' / 'steps.jsonl'} alone is written")
+    assert told.endswith(f"; only {tmp_path / 'log' / 'steps.jsonl'} is written")
     assert len(lines(tmp_path)) == 1
 
 

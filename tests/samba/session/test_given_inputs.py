@@ -92,7 +92,7 @@ def test_an_input_that_no_run_was_given_is_told_once(tmp_path: Path, caplog: Any
     for values in (A, B):
         close(run(model, {"x": values}), model(values, B).detach())
     assert deviations(caplog) == ["input-of-trace"]
-    assert told(caplog)[0].startswith("session.run() was given no y: it takes what trace_graph was")
+    assert told(caplog)[0].startswith("session.run() was given no y, so it uses the values")
 
 
 def test_an_input_given_before_keeps_its_values_without_a_word(tmp_path: Path, caplog: Any) -> None:
@@ -157,9 +157,9 @@ def test_tensors_of_another_precision_are_cast_and_told_once(pefs, caplog: Any) 
     assert deviations(caplog) == ["cast-input", "cast-input"]
     assert told(caplog) == [
         "input x: a float64 tensor is cast to float32, for which the program was compiled; pass it "
-        "as .to(torch.float32) to do without this",
+        "as .to(torch.float32) to avoid this",
         "input y: a int32 tensor is cast to int64, for which the program was compiled; pass it as "
-        ".to(torch.int64) to do without this",
+        ".to(torch.int64) to avoid this",
     ]
 
 

@@ -348,7 +348,7 @@ def test_freezing_after_the_load_is_told_once(tmp_path, caplog, converted):
     for step in (1, 2):
         scene.steps(step)
     (text,) = told(caplog, "requires-grad-after-trace")
-    assert "head.weight is False, head.bias is False since trace_graph" in text
+    assert "after trace_graph (head.weight is False, head.bias is False)" in text
     scene.model.head.weight.requires_grad = True
     scene.steps(3)
     assert "head.weight is True" in told(caplog, "requires-grad-after-trace")[1]

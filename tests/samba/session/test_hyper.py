@@ -179,7 +179,7 @@ def test_a_bare_key_that_reaches_nobody_is_told(tmp_path, caplog):
     scene.run(hyperparam_dict={"lr": 0.5})
     scene.host_step()
     scene.assert_follows()
-    assert told(caplog) == ["hyperparameter 'lr' sets nothing: this PEF has net__lr instead"]
+    assert told(caplog) == ["hyperparameter 'lr' has no effect: this PEF has net__lr instead"]
 
 
 def test_parameter_groups(tmp_path):
@@ -211,7 +211,7 @@ def test_a_learning_rate_given_at_run_time_counts(pefs, caplog):
         optimizer.param_groups[0]["lr"] = 0.7
     scene.trace()
     assert told(caplog) == [
-        "optimizer sgd0: lr is 0.7, which counts from now on; the PEF was compiled with 0.1"
+        "optimizer sgd0: lr is 0.7, which is used from now on; the PEF was compiled with 0.1"
     ]
     for _ in range(3):
         scene.run()
@@ -238,8 +238,8 @@ def test_other_values_at_trace_time_are_told(pefs, caplog):
     scene.trace()
     (text,) = told(caplog)
     assert text == (
-        "dropout rate mlp__drop__dropout__p is 0.25 in the model, the PEF was compiled with 0.5, "
-        "which holds until hyperparam_dict sets another"
+        "dropout rate mlp__drop__dropout__p is 0.25 in the model, but the PEF was compiled with "
+        "0.5, which is used until hyperparam_dict sets another"
     )
 
 

@@ -186,7 +186,7 @@ def test_the_message_names_input_value_place_line_and_range(tmp_path: Path) -> N
         run(model, torch.tensor([0, 1, 6, 7]))
     assert str(caught.value) == (
         "input i holds 6 at [2], out of range for aten.cross_entropy_loss.default in model at "
-        f"{__file__}:{line}: allowed is 0 to 5, or -100, which is ignored. Nothing was run."
+        f"{__file__}:{line}: it must be 0 to 5, or -100, which is ignored. Nothing was run."
     )
 
 
@@ -382,7 +382,7 @@ def test_computed_divisors_are_checked_where_that_is_asked_for(tmp_path: Path, c
     i[2] = 1
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         Model(by_computed)(i, X)
-    with pytest.raises(IndexOutOfRange, match=r"holds 0 at \[2\], .* allowed is any number but 0"):
+    with pytest.raises(IndexOutOfRange, match=r"holds 0 at \[2\], .* it must be any number but 0"):
         run(model, i)
 
 

@@ -393,7 +393,7 @@ def test_a_result_that_failed_is_named_where_it_is_read(training):
     # Compiled beforehand, so that it is called while the slow one runs.
     broken = broken.lower(held, np.float32(0)).compile()
     device().pool.buffers[home] = broken(held, slow(matrix))
-    with pytest.raises(LostMemory, match="weight mlp__first__bias, whose contents are lost"):
+    with pytest.raises(LostMemory, match="destroyed the contents of weight mlp__first__bias"):
         samba.session.to_cpu(training.scene.model)
     with pytest.raises(LostMemory):
         training.step(1)

@@ -95,7 +95,7 @@ def test_backpropagation_is_from_all_outputs(world, tmp_path, caplog, capsys):
     scene.trace()
     outputs = [output.sn_name for output in scene.model.output_tensors]
     named_outputs = ", ".join(f"{i}:{name}" for i, name in enumerate(outputs))
-    assert f"{named_outputs}. session.compile(loss_indices=[...]) chooses" in text
+    assert f"{named_outputs}. Choose others by their positions" in text
     why = "2 outputs are scalars, and each" if world.name == "scalars" else "no output is a scalar"
     assert why in text
     assert capsys.readouterr().out.splitlines()[0] == f"losses: {named_outputs}"
@@ -195,6 +195,6 @@ def test_training_without_a_loss_is_one_warning(tmp_path, caplog, capsys):
     optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
     samba.session.compile(model, named(only_x()), optimizer, config_dict=config)
     (text,) = told(caplog)
-    assert "none is a loss and the optimizers get no gradients" in text
+    assert "there is no loss and the optimizers get no gradients" in text
     assert "loss_indices=[...]" in text
     assert "losses: none" in capsys.readouterr().out.splitlines()

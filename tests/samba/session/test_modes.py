@@ -253,7 +253,7 @@ def test_dynamic_dimensions_are_declared(tmp_path):
 
 
 NO_RANGES = {
-    "no JSON": ("{", "found no JSON"),
+    "no JSON": ("{", "found not JSON"),
     "a list": ("[1]", r"found \[1\], wanted for each dimension whole numbers min and max"),
     "no max": ('{"seq": {"min": 1}}', "found seq: {'min': 1}, wanted"),
     "a number": ('{"seq": 3}', "found seq: 3, wanted"),

@@ -211,7 +211,9 @@ def test_any_keyword_of_compile_multigraph_is_accepted(tmp_path, caplog):
         )
     assert Path(str(pef)).read_bytes() == plain
     (text,) = told(caplog)
-    assert "compile_multigraph(unheard_of=..., nmae=...) changes nothing" in text
+    assert (
+        "compile_multigraph(unheard_of=..., nmae=...): undocumented keywords have no effect" in text
+    )
     assert text.endswith("did you mean name for nmae?")
 
 

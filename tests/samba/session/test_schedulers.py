@@ -204,4 +204,4 @@ def test_a_group_added_after_the_load_is_told_once(tmp_path, caplog):
     for _ in range(3):
         race.step()
     assert deviations(caplog) == ["added-group"]
-    assert "SGD has 2 parameter groups, 1 when it was loaded" in caplog.text
+    assert "SGD has 2 parameter groups, but had 1 when it was loaded" in caplog.text

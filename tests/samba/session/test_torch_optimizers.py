@@ -377,7 +377,8 @@ def test_others_are_refused_by_name_with_what_there_is(tmp_path: Path, make: Any
     assert not hasattr(torch.optim, "Lion"), "torch has one now: it gets a row"
     scene = World(name="other", optimizer=lambda m: make(m.parameters())).build()
     wanted = (
-        rf"optimizer {make.__name__}: no update rule.*SGD, Adam, AdamW, QAdamOptimizer, RMSprop, "
+        rf"optimizer {make.__name__}: the device has no update rule.*SGD, Adam, AdamW, "
+        r"QAdamOptimizer, RMSprop, "
         "Adagrad, Adadelta, Adamax, NAdam, RAdam.*step on the host"
     )
     with pytest.raises(UnsupportedOptimizer, match=wanted):

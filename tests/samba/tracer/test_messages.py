@@ -370,5 +370,5 @@ def test_vmap_over_another_dimension():
     trace_model(model, collect_inputs(model, (x,)), inference=True)
     model = Mapped(in_dims=1, out_dims=1)
     assert model(x).shape == (2, 4)
-    with pytest.raises(TraceError, match=r"torch\.vmap makes with out_dims"):
+    with pytest.raises(TraceError, match=r"torch\.vmap with out_dims"):
         trace_model(model, collect_inputs(model, (x,)), inference=True)

@@ -363,5 +363,5 @@ def test_lengths_and_labels_that_a_run_is_given_are_looked_at(tmp_path: Path) ->
         ("input_lengths", [7, 6, 6], "0 to 6"),
         ("target_lengths", [4, 0, 0], "0 to 3"),
     ):
-        with pytest.raises(IndexOutOfRange, match=f"input {name} holds .* allowed is {allowed}"):
+        with pytest.raises(IndexOutOfRange, match=f"input {name} holds .* it must be {allowed}"):
             samba.session.run(inputs(**{name: torch.tensor(values)}), outputs)

@@ -51,7 +51,7 @@ def test_draws_behind_a_seed_are_refused(
 ) -> None:
     torch.manual_seed(5)  # the same seed is a seed, too
     state = torch.get_rng_state()
-    with pytest.raises(SeededNumbers, match="has given a seed") as caught:
+    with pytest.raises(SeededNumbers, match="after setting its seed") as caught:
         trace(kind(seed), torch.ones(2, 4))
     assert line_of(__file__, mark) in str(caught.value)
     assert caught.value.deviation == "seeded-in-forward"

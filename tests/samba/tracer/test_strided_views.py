@@ -101,9 +101,9 @@ def _repeated(_: Net, h: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("compute", "reason"),
     [
-        (_repeated, "in one place"),
-        (_beyond, "beside those of its tensor"),
-        (_overlapping, "in one place"),
+        (_repeated, "overlap in memory"),
+        (_beyond, "outside of its tensor's elements"),
+        (_overlapping, "overlap in memory"),
     ],
 )
 def test_a_view_that_no_graph_can_say_is_refused_with_its_line(compute, reason):

@@ -224,7 +224,7 @@ def ended(tmp_path_factory) -> dict[str, CompletedProcess[str]]:
 @pytest.mark.parametrize(
     ("name", "parts"),
     {
-        "renamed": ["only names differ", "net__fc__weight is other__fc__weight here", "renamed?"],
+        "renamed": ["but names differ", "net__fc__weight is other__fc__weight here", "renamed?"],
         "wider": ["node 0 in net__fc differs", "float32[4, 17]", "wider.py:13", "Compile again"],
         "no pef": ["nowhere.pef: there is no file", "or compile the model first"],
         "folder": ["this is a folder", "Give the path of the .pef file itself"],
@@ -264,7 +264,7 @@ def test_throughput_counts_the_batch_of_the_inputs(ended):
     """The command line says 1, as nothing was given; the inputs are batches of 4."""
     done = ended["batch"]
     assert done.returncode == 0, done.stderr
-    assert "the inputs are batches of 4, which counts; batch_size is 1" in done.stdout
+    assert "the inputs are batches of 4; batch_size=1 is ignored" in done.stdout
     (rate,) = [line for line in done.stdout.splitlines() if line.startswith("e2e_throughput")]
     throughput, latency = float(rate.split()[1]), float(rate.split()[-2])
     assert throughput * latency == pytest.approx(4)
@@ -301,7 +301,7 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
 def test_what_only_pages_tell_of_names_its_page(command, parts, capsys):
     assert cli.main([command, "x"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"python -m samba: {command} is no command; ")
+    assert line.startswith(f"python -m samba: {command} is not a command; ")
     assert all(part in line for part in parts)
 
 

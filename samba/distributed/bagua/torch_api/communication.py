@@ -383,8 +383,8 @@ def _group(comm: Comm | None) -> Any:
     if not is_initialized():
         raise ArgumentError(
             where="a collective of bagua",
-            found="processes that have not met",
-            wanted="init_process_group before",
+            found="no process group",
+            wanted="a call of init_process_group before it",
         )
     if comm is None:
         return dist.group.WORLD

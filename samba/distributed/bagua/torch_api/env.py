@@ -40,7 +40,7 @@ def get_local_size() -> int:
     if not place.local_size:
         raise ArgumentError(
             where="get_local_size",
-            found=f"a launcher ({place.launcher}) that does not tell",
-            wanted="LOCAL_WORLD_SIZE, or a launcher that tells how many processes a host has",
+            found=f"a launcher ({place.launcher}) that does not say how many processes a host has",
+            wanted="a launcher that says it, or LOCAL_WORLD_SIZE set",
         )
     return place.local_size

@@ -84,8 +84,8 @@ def init_process_group(
     if is_initialized():
         raise ArgumentError(
             where="bagua.init_process_group",
-            found="torch's default process group, which is up",
-            wanted="one call, before any other",
+            found="torch's default process group already initialised",
+            wanted="one call, before the group exists",
         )
     if store is None:
         job.start(launch())

@@ -197,17 +197,15 @@ def test_a_wrong_world_size(net, folder, tmp_path):
     wrong = {"WORLD_SIZE": "5"}
     ended, since = joining(net, copied(folder, tmp_path), range(SIZE), rank3=wrong)
     for end in ended:
-        failed(
-            end, "must be given the same number", "DataParallelError", since=since, within=JOINING
-        )
-    assert any("must be given the same number of replicas" in end.err for end in ended)
+        failed(end, "Give all of them the same", "DataParallelError", since=since, within=JOINING)
+    assert any("Give all of them the same number of replicas" in end.err for end in ended)
 
 
 def test_a_rank_given_twice(net, folder, tmp_path):
     ended, since = joining(net, copied(folder, tmp_path), range(SIZE), rank3={"RANK": "2"})
     for end in ended:
         failed(end, "DataParallelError", since=since, within=JOINING)
-    assert any("rank 2 of 4 (torch) is there already" in end.err for end in ended)
+    assert any("rank 2 of 4 (torch) has already joined" in end.err for end in ended)
 
 
 def test_a_host_name_that_nobody_knows(net, folder, tmp_path):
@@ -215,7 +213,7 @@ def test_a_host_name_that_nobody_knows(net, folder, tmp_path):
     for end in ended:
         failed(
             end,
-            r"MASTER_ADDR=nowhere\.invalid.*no host of that name is known",
+            r"MASTER_ADDR=nowhere\.invalid.*this host cannot resolve that name",
             since=since,
             within=JOINING,
         )
@@ -224,7 +222,7 @@ def test_a_host_name_that_nobody_knows(net, folder, tmp_path):
 def test_an_address_at_which_nobody_is(net, folder, tmp_path):
     ended, since = joining(net, copied(folder, tmp_path), [2, 3], "10.77.0.9")
     for end in ended:
-        failed(end, r"found nobody at 10\.77\.0\.9:\d+ within 12 s", since=since, within=JOINING)
+        failed(end, r"got no answer at 10\.77\.0\.9:\d+ within 12 s", since=since, within=JOINING)
 
 
 def test_a_host_that_never_starts(net, folder, tmp_path):
