@@ -7,8 +7,7 @@ python -m samba memory     predict the memory of a run along its schedule, see d
 python -m samba export     convert a PEF to DOT, JSON, ONNX or StableHLO, see docs/program.md
 python -m samba report     write an HTML page about a PEF, see docs/program.md
 python -m samba compare    compare torch and the device side by side, see docs/run.md
-python -m samba launch     start replicas of a script on this host or several, see
-                           docs/data_parallel.md
+python -m samba launch     start replicas of a script, see docs/data_parallel.md
 """
 
 from __future__ import annotations

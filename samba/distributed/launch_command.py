@@ -28,11 +28,11 @@ def run(argv: Sequence[str]) -> int:
         allow_abbrev=False,
         prog="python -m samba launch",
         description="Start replicas of a script on this host. The script must connect to the "
-        "others, as parse_app_args does for run --data-parallel, and without it for run "
-        "--n-chips N --tensor-parallel batch|weight: the processes then share the N chips of one program. "
-        "Ends with the exit code of the first replica that fails: none is restarted; start the job "
-        "again, with any number of replicas, to go on from its last checkpoint. On several hosts "
-        "give each the same command with --nnodes, --master-addr and its own --node-rank.",
+        "others, as parse_app_args does for run --data-parallel, and without it for run --n-chips "
+        "N --tensor-parallel batch|weight: the processes then share the N chips of one program. "
+        "Ends with the exit code of the first replica that fails: none is restarted; start the "
+        "job again, with any number of replicas, to go on from its last checkpoint. On several "
+        "hosts give each the same command with --nnodes, --master-addr and its own --node-rank.",
     )
     parser.add_argument(
         "-n",
