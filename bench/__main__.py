@@ -18,8 +18,8 @@ from pef_schema import PefError
 from pef_schema.printable import say_text
 
 _COLUMNS = (
-    "A row has the median of base, the median of head, head over base, and the chance of a rank "
-    "test that both are equal. Exit codes: 0 good, 1 a section is slower, 2 it could not be "
+    "A row has the median of base, the median of head, head over base, and the p-value of a rank "
+    "test. Exit codes: 0 good, 1 a section is slower, 2 it could not be "
     "measured. See docs/cost.md."
 )
 
@@ -35,8 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Exact(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="measure this project and its peers"))
-    table = commands.add_parser("table", help="print the table of goals for results")
-    table.add_argument("results", type=Path, nargs="+", help="what `run --json` wrote")
+    table = commands.add_parser("table", help="print the table of goals with results")
+    table.add_argument("results", type=Path, nargs="+", help="files written by `run --json`")
     table.set_defaults(action="table")
     compare = commands.add_parser(
         "compare", help="compare two files of results, or of section times"
@@ -44,10 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("base", type=Path)
     compare.add_argument("head", type=Path)
     compare.add_argument(
-        "--across-processors", action="store_true", help="compare files of two processors, too"
+        "--across-processors", action="store_true", help="also compare files of two processors"
     )
     compare.set_defaults(action="compare")
-    page_of = commands.add_parser("results", help="write the page of the kept files anew")
+    page_of = commands.add_parser("results", help="rewrite the page of the kept files")
     page_of.set_defaults(action="results")
     gate = commands.add_parser(
         "gate",
@@ -67,33 +67,35 @@ def _parser() -> argparse.ArgumentParser:
         metavar="CASE",
         help=f"without --pef: compare these cases of the bench: {', '.join(CASES)}",
     )
-    gate.add_argument("--json", type=Path, help="write all that was found here")
+    gate.add_argument("--json", type=Path, help="write all results to this file")
     gate.add_argument(
-        "--smaller-is-better", type=Path, help="write here what github-action-benchmark reads"
+        "--smaller-is-better", type=Path, help="write this file for github-action-benchmark"
     )
     _add_gate_settings(gate)
     gate.set_defaults(action="gate")
     exact = commands.add_parser("counts", help="compare exact counts with the kept ones")
-    exact.add_argument("--update", action="store_true", help="keep the present ones")
+    exact.add_argument("--update", action="store_true", help="store the current counts")
     exact.set_defaults(action="counts")
     kernels = commands.add_parser("kernels", help="time native kernels beside XLA's and torch's")
-    kernels.add_argument("--rounds", type=_positive, default=5, help="turns of each kernel")
+    kernels.add_argument("--rounds", type=_positive, default=5, help="rounds for each kernel")
     kernels.add_argument("--round-seconds", type=_seconds, default=0.02, help="length of a turn")
-    kernels.add_argument("--only", metavar="TEXT", default="", help="problems that hold it")
-    kernels.add_argument("--most", type=_positive, help="so many problems, and no more")
+    kernels.add_argument(
+        "--only", metavar="TEXT", default="", help="only problems whose name contains it"
+    )
+    kernels.add_argument("--most", type=_positive, help="at most this many problems")
     kernels.set_defaults(action="kernels")
-    test = commands.add_parser("selftest", help="see whether the gate does its work")
+    test = commands.add_parser("selftest", help="test whether the gate works")
     test.add_argument(
         "--plant",
         nargs="?",
         const=("", 1.2),
         type=_plant,
         metavar="SECTION=FACTOR",
-        help="make a section slower, the first one by 20 %% unless told, and expect an alarm",
+        help="make a section slower, by default the first one by 20 %%, and expect an alarm",
     )
     test.add_argument("--quiet-runs", type=_positive, default=0, metavar="N")
     test.add_argument("--model", choices=SMALL, default="lenet", help="a small case")
-    test.add_argument("--pef", type=Path, help="a user's PEF in its place")
+    test.add_argument("--pef", type=Path, help="a PEF instead of a case")
     _add_gate_settings(test)
     test.set_defaults(action="selftest")
     return parser
@@ -122,24 +124,32 @@ def _plant(text: str) -> tuple[str, float]:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites")
-    parser.add_argument("--model", nargs="+", choices=TIMED, default=list(TIMED), help="cases")
     parser.add_argument(
-        "--contender", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="who runs"
+        "--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites to run"
     )
-    parser.add_argument("--rounds", type=_positive, default=9, help="turns of each contender")
+    parser.add_argument(
+        "--model", nargs="+", choices=TIMED, default=list(TIMED), help="cases to run"
+    )
+    parser.add_argument(
+        "--contender",
+        nargs="+",
+        choices=CONTENDERS,
+        default=list(CONTENDERS),
+        help="libraries to run",
+    )
+    parser.add_argument("--rounds", type=_positive, default=9, help="rounds for each contender")
     parser.add_argument("--round-seconds", type=_seconds, default=0.2, help="length of a turn")
-    parser.add_argument("--warm-seconds", type=_seconds, default=0.5, help="warming up, at least")
+    parser.add_argument("--warm-seconds", type=_seconds, default=0.5, help="least warm-up time")
     parser.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
-    parser.add_argument("--quick", action="store_true", help="a look: few and short turns")
-    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--quick", action="store_true", help="few and short rounds")
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
     parser.add_argument(
         "--results", action="store_true", help="keep a small file for this processor"
     )
-    parser.add_argument("--html", type=Path, help="write a page with plots here")
+    parser.add_argument("--html", type=Path, help="write a page with plots to this file")
     parser.add_argument("--history", type=Path, help="add medians to this file; the page plots it")
     parser.add_argument(
-        "--smaller-is-better", type=Path, help="write github-action-benchmark's array here"
+        "--smaller-is-better", type=Path, help="write this file for github-action-benchmark"
     )
     parser.set_defaults(action="run")
 
@@ -147,17 +157,17 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _add_user_gate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pef", type=Path, help="compare this PEF with --base, or keep it")
     parser.add_argument(
-        "--keep", metavar="FILE", type=Path, help="with --pef: write the PEF and its times here"
+        "--keep", metavar="FILE", type=Path, help="with --pef: write the PEF and its times to FILE"
     )
     parser.add_argument(
         "--script",
         metavar="COMMAND",
-        help="with --pef: time by this script's measure-sections, e.g. 'app.py -b 8'",
+        help="with --pef: time with this script's measure-sections, e.g. 'app.py -b 8'",
     )
     parser.add_argument(
         "--base-script",
         metavar="COMMAND",
-        help="the script of --base, where its model is another than that of --script",
+        help="the script of --base, if its model differs from that of --script",
     )
 
 

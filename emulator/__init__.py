@@ -1,4 +1,4 @@
-"""The device: sections of a Program, JIT-compiled by jax over memory of its own; no torch."""
+"""The device: sections of a Program, JIT-compiled by jax and run on its own memory; no torch."""
 
 from emulator.versions import check_jax
 

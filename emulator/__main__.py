@@ -1,7 +1,7 @@
 """Run, inspect and verify PEFs without torch: ``python -m emulator run MODEL.pef``.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad; for `verify`,
-also one whose program the device cannot run.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad, or, for
+`verify`, the device cannot run its program.
 """
 
 from __future__ import annotations
@@ -91,23 +91,27 @@ def _parser() -> argparse.ArgumentParser:
     run = actions.add_parser("run", help="run a PEF on arrays from .npz files")
     run.add_argument("pef", help="the PEF")
     run.add_argument(
-        "inputs", nargs="?", help=".npz with the inputs by name; weights may be in it too"
+        "inputs", nargs="?", help=".npz with the inputs by name, optionally also weights"
     )
-    run.add_argument("--inputs", dest="inputs_option", metavar="NPZ", help="the same as an option")
+    run.add_argument(
+        "--inputs", dest="inputs_option", metavar="NPZ", help="the inputs, given as an option"
+    )
     run.add_argument("--weights", metavar="NPZ", help=".npz with weights and buffers by name")
     run.add_argument(
         "--init-seed",
         type=int,
         default=0,
-        help="seed of the weights that are not given (default 0)",
+        help="seed for weights that are not given (default 0)",
     )
-    run.add_argument("--graph", metavar="NAME", help="graph to run; the first if not given")
-    run.add_argument("--section-types", nargs="+", metavar="TYPE", help="run only these types")
-    run.add_argument("--iterations", type=int, default=1, help="how often to run (default 1)")
-    run.add_argument("--output", metavar="NPZ", help="where to write the outputs")
+    run.add_argument("--graph", metavar="NAME", help="graph to run (default: the first)")
+    run.add_argument(
+        "--section-types", nargs="+", metavar="TYPE", help="run only sections of these types"
+    )
+    run.add_argument("--iterations", type=int, default=1, help="number of runs (default 1)")
+    run.add_argument("--output", metavar="NPZ", help="write the outputs to this file")
     run.add_argument("--json", action="store_true", help="print a JSON report")
     run.set_defaults(action=_run)
-    inspect = actions.add_parser("inspect", help="print what a PEF holds")
+    inspect = actions.add_parser("inspect", help="print what a PEF contains")
     inspect.add_argument("pef", help="the PEF")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(action=_inspect)
@@ -116,9 +120,9 @@ def _parser() -> argparse.ArgumentParser:
         help="check that a PEF is good and that the device can run it",
         description="Check the file and the program in it, operations and their arguments "
         "included, and lower every section and every schedule, with and without dropout, momentum "
-        "and gradients of outputs that a host gives. Nothing is compiled or run. Exit code 0 says "
-        "that the program runs, as far as its data and the machine's memory allow; 3 that the "
-        "file is bad or the device cannot run what it holds.",
+        "and gradients of outputs set by the host. Nothing is compiled or run. Exit code 0 means "
+        "that the program runs, if its data and the machine's memory allow it; 3 means that the "
+        "file is bad or the device cannot run its program.",
     )
     verify.add_argument("pef", help="the PEF")
     verify.set_defaults(action=_verify)

@@ -100,7 +100,9 @@ class GPT(nn.Module):
 def add_common_args(parser: argparse.ArgumentParser) -> None:
     """Options of every sub-command."""
     parser.add_argument("-b", "--batch-size", type=int, default=8)
-    parser.add_argument("--length", type=int, default=64, help="letters the model sees at once")
+    parser.add_argument(
+        "--length", type=int, default=64, help="letters in the context of the model"
+    )
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=128)

@@ -58,9 +58,11 @@ def add_run_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-e", "--num-epochs", type=int, default=8)
     parser.add_argument("--lines", type=int, default=6400, help="lines to train with")
     parser.add_argument("--warmup-steps", type=int, default=50)
-    parser.add_argument("--checkpoint", type=Path, help="write it here after each epoch")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument("--stop-after", type=int, help="end after so many epochs of all")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="write a checkpoint to this file after each epoch"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    parser.add_argument("--stop-after", type=int, help="stop after this many of the epochs")
     parser.add_argument("--save-pretrained", type=Path, help="write a folder for from_pretrained()")
 
 

@@ -81,7 +81,7 @@ def add_run_args(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-e", "--num-epochs", type=int, default=60)
     parser.add_argument("--ckpt-dir", type=Path, help="write a checkpoint <steps>.pt here")
     parser.add_argument("--init-ckpt-path", type=Path, help="start from this checkpoint")
-    parser.add_argument("--test", action="store_true", help="score the checkpoint, do not train")
+    parser.add_argument("--test", action="store_true", help="evaluate the checkpoint, do not train")
 
 
 def load_data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

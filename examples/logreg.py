@@ -53,7 +53,7 @@ def add_common_args(parser: argparse.ArgumentParser) -> None:
 def add_run_args(parser: argparse.ArgumentParser) -> None:
     """Options of ``run``."""
     parser.add_argument("-e", "--num-epochs", type=int, default=10)
-    parser.add_argument("--num-steps", type=int, default=0, help="stop after so many steps")
+    parser.add_argument("--num-steps", type=int, default=0, help="stop after this many steps")
 
 
 def load_data() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

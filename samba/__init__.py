@@ -1,4 +1,4 @@
-"""SambaFlow's front end: torch models traced, compiled to a PEF and run section by section."""
+"""SambaFlow's front end: traces torch models, compiles them to PEFs and runs their sections."""
 
 from samba.support.torch_commands import needs_no_torch
 

@@ -1,13 +1,13 @@
 """Tools for models, scripts and PEFs.
 
-python -m samba inspect    what a PEF holds, see docs/program.md
-python -m samba diff       where two PEFs differ, see docs/program.md
-python -m samba estimate   the time that sections cannot go below on a machine, see docs/cost.md
-python -m samba memory     the memory of a run along its schedule, see docs/run.md
-python -m samba export     its graphs or runs as DOT, JSON, ONNX, StableHLO, …, see docs/program.md
-python -m samba report     one page about a PEF, for the browser, see docs/program.md
-python -m samba compare    torch and the device side by side, see docs/run.md
-python -m samba launch     replicas of a script on this host or several, see docs/data_parallel.md
+python -m samba inspect    show what a PEF contains, see docs/program.md
+python -m samba diff       show where two PEFs differ, see docs/program.md
+python -m samba estimate   print lower bounds on section times, see docs/cost.md
+python -m samba memory     predict the memory of a run along its schedule, see docs/run.md
+python -m samba export     convert a PEF to DOT, JSON, ONNX or StableHLO, see docs/program.md
+python -m samba report     write an HTML page about a PEF, see docs/program.md
+python -m samba compare    compare torch and the device side by side, see docs/run.md
+python -m samba launch     start replicas of a script, see docs/data_parallel.md
 """
 
 from __future__ import annotations

@@ -82,9 +82,11 @@ def with_more_hashes(text: str) -> str:
 
 def main() -> None:
     """Write the file."""
-    parser = argparse.ArgumentParser(description="Make constraints.txt anew.")
-    parser.add_argument("--upgrade", action="store_true", help="the newest of everything")
-    parser.add_argument("--upgrade-package", action="append", default=[], help="of one package")
+    parser = argparse.ArgumentParser(description="Regenerate constraints.txt.")
+    parser.add_argument("--upgrade", action="store_true", help="upgrade all packages")
+    parser.add_argument(
+        "--upgrade-package", action="append", default=[], help="upgrade one package"
+    )
     args = parser.parse_args()
     options = ["--upgrade"] if args.upgrade else []
     options += [word for name in args.upgrade_package for word in ("--upgrade-package", name)]

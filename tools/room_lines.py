@@ -85,8 +85,8 @@ def with_budgets(text: str, lines: Mapping[str, int]) -> str:
 
 def main() -> int:
     """Print the figures; return 1 if a room is beyond its budget."""
-    parser = argparse.ArgumentParser(description="Lines and files of each room.")
-    parser.add_argument("--update", action="store_true", help="write the budgets anew")
+    parser = argparse.ArgumentParser(description="Print lines and files of each package.")
+    parser.add_argument("--update", action="store_true", help="rewrite the budgets")
     update = parser.parse_args().update
     lines, files = counted(ROOT)
     settings = ROOT / "pyproject.toml"

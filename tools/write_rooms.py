@@ -18,7 +18,7 @@ _TABLE = re.compile(r"(?s)(<!-- rooms -->\n).*?(<!-- end of rooms -->)")
 
 def table() -> str:
     """The table: a row for each package, with the first paragraph of its docstring."""
-    rows = ["| room | what lies there |", "|---|---|"]
+    rows = ["| package | contents |", "|---|---|"]
     for top in TOPS:
         for folder in (ROOT / top, *sorted((ROOT / top).iterdir())):
             source = folder / "__init__.py"

@@ -1,1 +1,1 @@
-"""What a program must be for the device to run it, beyond what every PEF is."""
+"""Checks that the device can run a program, in addition to the checks of every PEF."""

@@ -1,1 +1,1 @@
-"""What a program costs: operations, bytes, and the time that a machine cannot go below."""
+"""The cost of a program: operations, bytes, and a lower bound on its time on a machine."""

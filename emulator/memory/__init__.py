@@ -1,1 +1,1 @@
-"""The memory of a device: arrays by region, gradient buckets, and what the host allocator does."""
+"""The memory of a device: arrays by region, gradient buckets, host allocator settings."""

@@ -1,1 +1,1 @@
-"""Facts of ops without their lowerings: what the tracer and the compiler ask, free of jax."""
+"""Facts about operations for the tracer and the compiler, without lowerings and without jax."""

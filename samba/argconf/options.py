@@ -115,19 +115,19 @@ _USED: tuple[Option, ...] = (
     _value(
         "-mb --microbatch-size",
         _ALL,
-        "samples in a microbatch, which divides the batch; results are those of the whole batch",
+        "samples in a microbatch, a part of the batch; results are those of the whole batch",
         type=_count,
         lost="the batch runs as a whole, with the gradients of the whole batch",
     ),
     _value(
         "-p --pef",
         _ALL,
-        "path of the PEF; compile writes it",
+        "path of the PEF, which compile writes",
         required=_DEVICE,
     ),
     _value("--pef-name", _COMPILE, "name of the PEF and of its folder"),
     _value("--output-folder", _COMPILE, "folder for PEFs", default="./out"),
-    _switch("--inference", _ALL, "forward pass only; the same for compile and run"),
+    _switch("--inference", _ALL, "forward pass only; give it to both compile and run"),
     _value(
         "--mapping",
         _ALL,
@@ -135,20 +135,21 @@ _USED: tuple[Option, ...] = (
         choices=("section", "spatial"),
         default="section",
     ),
-    _level("o0", "a section for each operation"),
-    _level("o1", "a section for each fused module"),
-    _level("o3", "sections as large as they may be (default)"),
+    _level("o0", "one section for each operation"),
+    _level("o1", "one section for each fused module"),
+    _level("o3", "as few sections as possible (default)"),
     _value(
         "--graphamp-preset",
         _ALL,
-        "what goes down to bfloat16: nothing (mp0, default), inputs of matrix products (mp1), "
-        "everything (mp4); a run follows its PEF",
+        "values that are rounded to bfloat16: none (mp0, default), inputs of matrix products "
+        "(mp1), all (mp4); a run uses the setting of its PEF",
         choices=("mp0", "mp1", "mp4"),
     ),
     _value(
         "--bf16-cast",
         _ALL,
-        "how float32 becomes bfloat16 (default nearest_even); a run follows its PEF",
+        "rounding from float32 to bfloat16 (default nearest_even); a run uses the setting of its "
+        "PEF",
         choices=("nearest_even", "truncation", "stochastic"),
     ),
     _switch(
@@ -157,21 +158,23 @@ _USED: tuple[Option, ...] = (
     _value(
         "--grad-accumulation-steps",
         ("compile", "run"),
-        "runs whose gradients are added before an update",
+        "number of runs whose gradients are accumulated before an update",
         type=int,
         default=1,
     ),
     _value(
         "--num-spatial-batches",
         _ALL,
-        "batches of one run under spatial mapping; one run is one batch here",
+        "batches in one run with spatial mapping; here one run is one batch",
         type=int,
         default=1,
         lost="one run is one batch and one update",
     ),
-    _switch("--data-parallel", _ALL, "replicate the model; each replica has its part of the data"),
+    _switch(
+        "--data-parallel", _ALL, "replicate the model; each replica trains on its part of the data"
+    ),
     _value("-ws --world-size", _COMPILE, "smallest number of replicas", type=int, default=1),
-    _switch("--reduce-on-rdu", _DEVICE, "add gradients of replicas on the device"),
+    _switch("--reduce-on-rdu", _DEVICE, "reduce gradients of replicas on the device"),
     _value(
         "--data-parallel-mode",
         _DEVICE,
@@ -180,52 +183,65 @@ _USED: tuple[Option, ...] = (
         default="normal",
     ),
     _value("-n --num-iterations", _DEVICE, "iterations to run or measure", type=int, default=100),
-    _switch("--run-graph-only", _MEASURE, "leave transfers of inputs and outputs out"),
-    _value("--min-duration", _MEASURE, "measure for so many seconds", type=float, default=0.0),
-    _value("--num-sections", _MEASURE, "measure only the first sections", type=int),
-    _value("--bench-report-json", _DEVICE, "write the measurement here"),
-    _value("--acc-report-json", ("run", "test"), "write the accuracy here"),
+    _switch("--run-graph-only", _MEASURE, "exclude transfers of inputs and outputs"),
+    _value(
+        "--min-duration",
+        _MEASURE,
+        "measure for at least this many seconds",
+        type=float,
+        default=0.0,
+    ),
+    _value("--num-sections", _MEASURE, "measure only this many sections, the first ones", type=int),
+    _value("--bench-report-json", _DEVICE, "write the measurement to this file"),
+    _value("--acc-report-json", ("run", "test"), "write the accuracy to this file"),
     _value(
         "--compiled-stats-json",
         _MEASURE,
-        "write the measurement here, with the memory of each plan and the session's metrics",
+        "write the measurement to this file, with the memory of each plan and the session's "
+        "metrics",
     ),
     _value(
         "--compiled-stats-json",
         _COMPILE,
-        "write sections with their costs, and memory along the schedule, here",
+        "write sections with their costs, and memory along the schedule, to this file",
     ),
     _switch("--dump-traced-graph", _COMPILE, "also write the graph as JSON, NAME.graph.json"),
     _switch("--plot", _COMPILE, "also write a drawing of the graph in the DOT language, NAME.dot"),
     _switch(
         "--dump-compiled-stats-json",
         _COMPILE,
-        "as --compiled-stats-json, beside the PEF: NAME.stats.json",
+        "like --compiled-stats-json, to NAME.stats.json beside the PEF",
     ),
     _value("--json", _DEVICE, "older name of --acc-report-json and --bench-report-json"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
-    _value("--timeline", ("run", "test"), "write a timeline of the runs here, for Perfetto"),
-    _switch("--timeline-kernels", ("run", "test"), "with --timeline: note kernels too, slower"),
+    _value(
+        "--timeline", ("run", "test"), "write a timeline of the runs to this file, for Perfetto"
+    ),
+    _switch(
+        "--timeline-kernels",
+        ("run", "test"),
+        "with --timeline: also record kernels, which is slower",
+    ),
     _value(
         "--log-dir",
         ("run", "test"),
-        "write losses, learning rates and seconds of each step into this folder: steps.jsonl, and "
+        "log the losses, learning rates and duration of each step to this folder: steps.jsonl, and "
         "events for TensorBoard",
     ),
     _value("--gold-file-path", ("run", "test"), "file with reference results"),
-    _switch("--visualize", ("run", "test"), "print how far results differ"),
+    _switch("--visualize", ("run", "test"), "print how much results differ"),
     _value("--yaml-config", _ALL, "YAML file with more values, for apps that read one"),
     _value(
         "--log-level",
         _ALL,
-        "least severity that is logged",
+        "lowest severity that is logged",
         choices=("debug", "info", "warning", "error", "critical"),
         default="warning",
     ),
     _switch(
         "--check-indices",
         _ALL,
-        "check indices that the model computes in every run; for finding mistakes, runs are slower",
+        "check in every run the indices that the model computes; for debugging, runs are slower",
     ),
     _value(
         "--n-chips --num-chips",
@@ -238,11 +254,11 @@ _USED: tuple[Option, ...] = (
     _value(
         "--tensor-parallel",
         _DEVICE,
-        "what --n-chips devices divide: the samples of a batch, or the weights",
+        "what is divided among the --n-chips devices: the samples of a batch, or the weights",
         choices=_SPLITS,
         default="none",
     ),
-    _switch("--debug", _ALL, "show every option in the help, and the frames of an error"),
+    _switch("--debug", _ALL, "show every option in the help, and the full traceback of an error"),
 )
 
 _HARDWARE = "for the hardware compiler"

@@ -1,4 +1,4 @@
-"""The command line of comparisons: ``python -m samba compare``.
+"""Compare torch and the device side by side: ``python -m samba compare``.
 
 Exit codes: 0 nothing is beyond tolerance, 1 something is, 2 there was nothing to compare (wrong
 usage, a missing file, an app that failed).
@@ -14,7 +14,7 @@ from samba.compiler.arithmetic import Bf16Cast, Preset
 _EXAMPLES = """\
 TARGET is
   app.py          a SambaFlow script, followed by its own arguments: it runs until it calls
-                  samba.session.compile or utils.trace_graph; what it gives these is compared
+                  samba.session.compile or utils.trace_graph, and its arguments to them are compared
   module:function or file.py:function
                   a function without arguments that returns (model, inputs)
 
@@ -48,15 +48,19 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument(
-        "--json", metavar="FILE", help="write the whole report there as JSON; - for the terminal"
+        "--json",
+        metavar="FILE",
+        help="write the whole report to this file as JSON; - for the terminal",
     )
     command.add_argument("--all", action="store_true", help="show every row of the table")
-    command.add_argument("--forward", action="store_true", help="leave gradients out")
+    command.add_argument("--forward", action="store_true", help="do not compare gradients")
     command.add_argument("--inference", action="store_true", help="compare in evaluation mode")
     for flag, kind in (("--graphamp-preset", Preset), ("--bf16-cast", Bf16Cast)):
         names = [member.value for member in kind]
-        command.add_argument(flag, choices=names, help="RDU arithmetic; a script's own option too")
-    command.add_argument("--seed", type=int, default=0, help="torch's seed at first (default 0)")
+        command.add_argument(
+            flag, choices=names, help="RDU arithmetic; also read from a script's own option"
+        )
+    command.add_argument("--seed", type=int, default=0, help="initial seed of torch (default 0)")
     command.add_argument("target", metavar="TARGET", help="app.py, or module:function")
     command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the app")
     return command

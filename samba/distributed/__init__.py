@@ -1,1 +1,1 @@
-"""Data parallel runs: how replicas start, find each other, train as one and fail as one."""
+"""Data parallel training: how replicas start, connect, train together and fail together."""

@@ -27,22 +27,26 @@ def run(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m samba launch",
-        description="Start replicas of a script on this host. The script must meet the others, as "
-        "parse_app_args does for run --data-parallel, and without it for run --n-chips N "
-        "--tensor-parallel batch|weight: the processes then have the N chips of one program. Ends "
-        "with the exit code of the first replica that fails: none is started again; start the job "
-        "again, with any number of replicas, to go on from its last checkpoint. On several hosts "
-        "give each the same command with --nnodes, --master-addr and its own --node-rank.",
+        description="Start replicas of a script on this host. The script must connect to the "
+        "others, as parse_app_args does for run --data-parallel, and without it for run --n-chips "
+        "N --tensor-parallel batch|weight: the processes then share the N chips of one program. "
+        "Ends with the exit code of the first replica that fails: none is restarted; start the "
+        "job again, with any number of replicas, to go on from its last checkpoint. On several "
+        "hosts give each the same command with --nnodes, --master-addr and its own --node-rank.",
     )
     parser.add_argument(
-        "-n", "--replicas", type=_whole_from(1), required=True, help="how many, on this host"
+        "-n",
+        "--replicas",
+        type=_whole_from(1),
+        required=True,
+        help="number of replicas on this host",
     )
     parser.add_argument(
         "--nnodes",
         type=_whole_from(1),
         default=1,
         metavar="N",
-        help="hosts, each with a launcher (1)",
+        help="number of hosts, each with a launcher (1)",
     )
     parser.add_argument(
         "--node-rank",
@@ -52,17 +56,19 @@ def run(argv: Sequence[str]) -> int:
         help="number of this host, from 0 on",
     )
     parser.add_argument(
-        "--master-addr", metavar="HOST", help="address of host 0 that the others reach"
+        "--master-addr", metavar="HOST", help="address of host 0 that the others can reach"
     )
     parser.add_argument(
         "--master-port",
         type=_whole_from(1),
         default=_MASTER_PORT,
         metavar="PORT",
-        help="a port of host 0 that is free (%(default)d)",
+        help="a free port of host 0 (%(default)d)",
     )
     parser.add_argument(
-        "--log-folder", type=Path, help="also keep each replica's output in rank<N>.log here"
+        "--log-folder",
+        type=Path,
+        help="folder in which to keep each replica's output as rank<N>.log",
     )
     parser.add_argument(
         "--no-prefix", action="store_true", help="do not put [rank] before lines of output"
@@ -75,7 +81,9 @@ def run(argv: Sequence[str]) -> int:
         help="how long replicas may take to end after Ctrl-C or SIGTERM, which are passed on to "
         "them (%(default)g)",
     )
-    parser.add_argument("-m", "--module", action="store_true", help="script is a module's name")
+    parser.add_argument(
+        "-m", "--module", action="store_true", help="script is the name of a module"
+    )
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     args = parser.parse_args(argv)

@@ -1,1 +1,1 @@
-"""A PEF in the forms of other tools: ``python -m samba export``, see docs/program.md."""
+"""Convert a PEF to the formats of other tools: ``python -m samba export``, see docs/program.md."""

@@ -64,27 +64,27 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m samba export",
-        description="Write a PEF in the form of another tool: its graphs as JSON with all their "
-        "arguments, as a drawing in the DOT language, or for inference as ONNX; and what a run or "
-        "a section computes as StableHLO.",
+        description="Convert a PEF to the format of another tool: its graphs to JSON with all "
+        "their arguments, to a drawing in the DOT language, or for inference to ONNX; a run or a "
+        "section to StableHLO.",
         epilog=_EPILOG,
     )
     parser.add_argument("pef", help="the PEF")
-    parser.add_argument("--format", required=True, choices=tuple(_FORMATS), help="the form")
-    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write there")
-    parser.add_argument("--graph", metavar="NAME", help="this graph alone")
+    parser.add_argument("--format", required=True, choices=tuple(_FORMATS), help="the format")
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write to this file")
+    parser.add_argument("--graph", metavar="NAME", help="only this graph")
     parser.add_argument(
-        "--section", metavar="NAME", help="stablehlo: this section, not a run of the graph"
+        "--section", metavar="NAME", help="stablehlo: this section instead of a run of the graph"
     )
     parser.add_argument(
         "--portable",
         action="store_true",
-        help="stablehlo: the bytes that jax.export.deserialize reads, in later versions too",
+        help="stablehlo: bytes for jax.export.deserialize, also in later versions",
     )
     parser.add_argument(
         "--weights",
         metavar="CHECKPOINT",
-        help="onnx: weights and buffers, a file or folder as load_sharded_checkpoint reads it",
+        help="onnx: weights and buffers, a file or folder that load_sharded_checkpoint can read",
     )
     return parser
 

@@ -1,1 +1,1 @@
-"""Looking into a PEF: what it is, what it costs, where its time goes; for people and as files."""
+"""Reports about a PEF: its contents, its cost and its times, as text and as files."""

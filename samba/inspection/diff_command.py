@@ -49,17 +49,17 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         prog="python -m samba diff",
         description="Show where two PEFs differ, level by level: " + ", ".join(LEVELS) + ". "
-        "What both have is matched by its name and its place, so that what was inserted is one "
+        "Parts of both are matched by name and position, so that an insertion is one "
         "difference. See docs/program.md.",
         epilog=_EPILOG,
     )
     parser.add_argument("a", help="the first PEF")
     parser.add_argument("b", help="the second PEF")
     parser.add_argument(
-        "--only", type=_levels, metavar="LEVEL,...", help="compare these levels alone"
+        "--only", type=_levels, metavar="LEVEL,...", help="compare only these levels"
     )
     parser.add_argument(
-        "--all", action="store_true", help=f"show all differences, not the first {_MOST} of a level"
+        "--all", action="store_true", help=f"show all differences, not only {_MOST} per level"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser

@@ -280,8 +280,8 @@ _SAVED = (DType.FLOAT32, DType.BFLOAT16)
 """Types that a saved machine has a rate of, beside those that the program multiplies."""
 
 _NOTE = (
-    "Times are lower bounds: the larger of the times for products and for bytes moved, at the "
-    "machine's best rates. Latency is not modelled: small sections take longer."
+    "These times are lower bounds: the larger of the times that the products and the bytes take at "
+    "the machine's best rates. Latency is not modelled: small sections take longer."
 )
 
 
@@ -330,8 +330,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m samba estimate",
-        description="Print for each section of a PEF the time that it cannot go below on a "
-        "machine, and whether its products or its bytes keep it there. Nothing is compiled or run.",
+        description="Print for each section of a PEF a lower bound on its time on a machine, and "
+        "whether it is bound by products or by memory. Nothing is compiled or run.",
         epilog="docs/cost.md says what is counted, and what a machine's file holds.",
     )
     parser.add_argument("pef", help="the PEF")
@@ -339,10 +339,10 @@ def _parser() -> argparse.ArgumentParser:
         "--machine",
         required=True,
         metavar="this|FILE.toml",
-        help="measure this machine, some seconds, or read a machine from a file",
+        help="measure this machine, which takes some seconds, or read a machine from a file",
     )
-    parser.add_argument("--save", metavar="FILE", help="write what was measured to a TOML file")
-    parser.add_argument("--graph", metavar="NAME", help="this graph alone; all if not given")
+    parser.add_argument("--save", metavar="FILE", help="write the measurements to a TOML file")
+    parser.add_argument("--graph", metavar="NAME", help="only this graph (default: all)")
     parser.add_argument(
         "--sort", choices=tuple(SORTS), default="schedule", help="order of the sections"
     )

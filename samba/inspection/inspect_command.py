@@ -41,19 +41,29 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m samba inspect",
-        description="Show what a PEF holds: sections with their modules and operations, memory and "
-        "its peak, graphs, hyperparameters and where it is from. See docs/program.md.",
+        description="Show what a PEF contains: sections with their modules and operations, memory "
+        "and its peak, graphs, hyperparameters and origin. See docs/program.md.",
         epilog=_EPILOG,
     )
     parser.add_argument("pef", help="the PEF")
-    parser.add_argument("--graph", metavar="NAME", help="only this graph and what it uses")
+    parser.add_argument(
+        "--graph", metavar="NAME", help="only this graph and everything that it uses"
+    )
     parser.add_argument("--sections", action="store_true", help="list all sections")
-    parser.add_argument("--nodes", action="store_true", help="list all nodes with their lines")
-    parser.add_argument("--regions", action="store_true", help="list all memory with its life")
-    parser.add_argument("--metadata", action="store_true", help="list all metadata, whole")
+    parser.add_argument(
+        "--nodes", action="store_true", help="list all nodes with their source lines"
+    )
+    parser.add_argument(
+        "--regions", action="store_true", help="list all memory regions with their lifetimes"
+    )
+    parser.add_argument("--metadata", action="store_true", help="list all metadata, not shortened")
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="write there, not to the terminal"
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="-",
+        help="write to this file, not to the terminal",
     )
     return parser
 

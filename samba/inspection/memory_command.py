@@ -49,22 +49,26 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         prog="python -m samba memory",
         description="Predict the memory of a full run along its schedule: bytes by role, the peak, "
-        "and what is alive there. Nothing is compiled or run. See docs/run.md.",
+        "and the values that are alive at the peak. Nothing is compiled or run. See docs/run.md.",
         epilog="Exit codes: 0 done, 1 the output cannot be written, 2 wrong usage (also a graph "
         "that is not there), 3 the file is missing or bad. Neither torch nor jax is loaded.",
     )
     parser.add_argument("pef", help="the PEF")
-    parser.add_argument("--graph", metavar="NAME", help="this graph alone; all if not given")
+    parser.add_argument("--graph", metavar="NAME", help="only this graph (default: all)")
     parser.add_argument(
         "--alive",
         metavar="N",
         type=_rows,
         default=_ALIVE,
-        help=f"rows of what is alive at the peak (default {_ALIVE}; 0 for all)",
+        help=f"number of values listed at the peak (default {_ALIVE}; 0 for all)",
     )
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="write there, not to the terminal"
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="-",
+        help="write to this file, not to the terminal",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Module-level parts of SambaFlow: only parameters; layers are torch's."""
+"""SambaFlow's modules: only parameters; layers are torch's."""
 
 from samba.nn import parameter
 from samba.nn.parameter import SambaParameter

@@ -1,1 +1,1 @@
-"""Traces that outlive the process: what they depend on, and where they are kept."""
+"""Traces that are kept between processes: what they depend on, and where they are stored."""

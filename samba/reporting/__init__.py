@@ -1,1 +1,1 @@
-"""One page about a PEF, for a person: ``python -m samba report``, see docs/program.md."""
+"""An HTML page about a PEF: ``python -m samba report``, see docs/program.md."""

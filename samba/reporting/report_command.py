@@ -145,25 +145,26 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m samba report",
-        description="Write one self-contained page about a PEF: its graph, which folds by module, "
-        "its sections along time, roofline, memory along the schedule, settings and origin.",
+        description="Write a self-contained HTML page about a PEF: its graph, which can be folded "
+        "by module, the times of its sections, a roofline plot, memory along the schedule, "
+        "settings and origin.",
         epilog=_EPILOG,
     )
     parser.add_argument("pef", help="the PEF")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the page, e.g. report.html"
+        "-o", "--output", metavar="FILE", required=True, help="file to write, e.g. report.html"
     )
-    parser.add_argument("--graph", metavar="NAME", help="this graph alone")
+    parser.add_argument("--graph", metavar="NAME", help="only this graph")
     parser.add_argument(
         "--times",
         "--timeline",
         dest="times",
         metavar="FILE",
-        help="measured times of this PEF: what measure-sections --bench-report-json wrote, or a "
+        help="measured times of this PEF: a file of measure-sections --bench-report-json, or a "
         "timeline",
     )
     parser.add_argument(
-        "--machine", metavar="FILE.toml", help="hold it against a machine, see docs/cost.md"
+        "--machine", metavar="FILE.toml", help="compare with this machine, see docs/cost.md"
     )
     return parser
 

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of models: names, containers, arguments, progress, timelines."""
+"""Helpers that do not depend on models: names, containers, arguments, progress, timelines."""

@@ -80,7 +80,7 @@ def parse_app_args(
     if of_process:
         note_imports()
     show_all = dev_mode or "--debug" in arguments
-    parser = AppParser(description="The commands are the ways to use this app.")
+    parser = AppParser(description="Run one of the commands of this app.")
     commands = parser.add_subparsers(dest="command", required=True)
     own = {"test": test_parser_fn, "run": run_parser_fn}
     redeclared: dict[str, set[str]] = {}

@@ -45,8 +45,8 @@ _TEXT = 160
 
 _MORE = "python -m samba memory --alive 0 lists all"
 _MEMORY = (
-    "bytes: of what has a place in the program; at peak: of a full run as one executable, with "
-    "what that keeps for itself; scratch: what operations take beside what they read and make"
+    "bytes: of the program's regions; at peak: memory of a full run as one executable, with its "
+    "temporary values; scratch: temporary buffers of operations"
 )
 _LEGEND = (
     "ops: operations, those computed again for the backward pass included; bytes: memory read "

@@ -13,10 +13,9 @@ _CALLS = 40
 """Rows of calls."""
 
 _NOTE = (
-    "bytes: most at any time during the call, arguments and results of the run included; "
-    "activation, cotangent, scratch: of these, values, their gradients, and what operations take "
-    "beside them, inside the executable at that time; predicted: compilers order, fuse and copy as "
-    "they see fit"
+    "bytes: the most memory in use at any time during the call, with arguments and results of the "
+    "run; activation, cotangent, scratch: the parts of it that hold values, their gradients and "
+    "temporary buffers of operations; predicted: a compiler may order, fuse and copy otherwise"
 )
 
 Memory = dict[str, Any]

@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m samba.distributed.bagua",
-        description="Run a script that imports bagua.torch_api, with the names of this project. "
+        description="Run a script that imports bagua.torch_api with this project's implementation. "
         "Replicas: python -m samba launch -n N -m samba.distributed.bagua SCRIPT.",
     )
     parser.add_argument(
