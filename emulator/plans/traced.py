@@ -66,8 +66,8 @@ def check_traced_sizes(traced: ClosedJaxpr) -> None:
         >>> check_traced_sizes(jax.make_jaxpr(table, static_argnums=0)(2**10))
         >>> check_traced_sizes(jax.make_jaxpr(table, static_argnums=0)(2**30))
         Traceback (most recent call last):
-        emulator.plans.traced.OversizedResult: sub makes [1073741824, 1073741824] on the \
-way, at most 281474976710656 bytes are allowed. Use smaller shapes
+        emulator.plans.traced.OversizedResult: sub needs an intermediate array of \
+shape [1073741824, 1073741824], but at most 281474976710656 bytes are allowed. Use smaller shapes
     """
     pending: list[Any] = [traced.jaxpr]
     seen = {id(traced.jaxpr)}
