@@ -24,6 +24,11 @@ FEW = {"logreg-1", "lenet", "lstm", "dlrm"}
 """Cases whose contenders the fast tests compare; the rest is slow to compile."""
 
 
+def is_fast(name: str, contender: str) -> bool:
+    """Whether the fast tests compare a contender: of the hand-written ones, that of LSTM alone."""
+    return name in FEW if contender == "ours" else name == "lstm"
+
+
 DROPOUTS = ("dropout", "p", "rate")
 """Attributes that say what share is dropped."""
 
@@ -50,7 +55,7 @@ def first_losses(contender: str, case: models.Case, count: int = 6) -> list[floa
 @pytest.mark.parametrize(
     ("name", "contender"),
     [
-        pytest.param(name, contender, marks=() if name in FEW else pytest.mark.slow)
+        pytest.param(name, contender, marks=() if is_fast(name, contender) else pytest.mark.slow)
         for name in models.SMALL
         for contender in ("jax", "ours")
         if contender == "ours" or name not in {**SMALL_UNSEEN, **SMALL_ORDINARY}  # not by hand

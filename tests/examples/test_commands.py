@@ -82,7 +82,7 @@ def accuracy(printed: str) -> float:
     ("module", "epochs", "least"),
     [
         (logreg, 10, 93.0),
-        (res_ffn, 15, 95.0),
+        pytest.param(res_ffn, 15, 95.0, marks=pytest.mark.slow),
         pytest.param(lenet, 8, 94.0, marks=pytest.mark.slow),
     ],
 )

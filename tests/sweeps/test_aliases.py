@@ -125,6 +125,7 @@ def _cases(**how: bool) -> dict[str, Callable[[], nn.Module]]:
     }
 
 
+@pytest.mark.slow
 def test_some_changes_through_views(tmp_path):
     tally = Tally("changes through views, a slice")
     cases = _cases()

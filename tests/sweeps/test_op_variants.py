@@ -25,7 +25,7 @@ PARTS = 8
 
 @pytest.mark.parametrize(
     ("name", "compared"),
-    [("nanmedian", 3), ("nn.functional.nll_loss", 2)],
+    [pytest.param("nanmedian", 3, marks=pytest.mark.slow), ("nn.functional.nll_loss", 2)],
 )
 def test_other_sizes_of_some(name: str, compared: int) -> None:
     tally = Tally(f"{name} at other sizes")

@@ -38,6 +38,8 @@ from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs
 
 ROOT = Path(__file__).parents[3]
+FEW_RUNS = {("lenet", True), ("gpt", False)}
+"""Portable runs of the fast tests: one that infers and one that trains."""
 EACH = [pytest.param(n, marks=pytest.mark.slow if n == "resnet18" else ()) for n in MODELS]
 
 
@@ -193,8 +195,16 @@ def filled(program: Program) -> Device:
     return device
 
 
-@pytest.mark.parametrize("inference", [True, False])
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize(
+    ("name", "inference"),
+    [
+        pytest.param(
+            name, inference, marks=() if (name, inference) in FEW_RUNS else pytest.mark.slow
+        )
+        for name in MODELS
+        for inference in (True, False)
+    ],
+)
 def test_a_portable_run_gives_the_same_bits(pefs: Pefs, name: str, inference: bool) -> None:
     program = read_pef(pefs[name, inference])
     steps = all_steps(program, 0)

@@ -323,6 +323,7 @@ def test_rates_are_argins(folder: Path) -> None:
     assert samba.session.counters.compiles == compiles
 
 
+@pytest.mark.slow
 def test_cuts_do_not_matter(folder: Path) -> None:
     """Sections of one op, of one module, as few as fit, and one section for both passes."""
     ways = [{"optim_level": "o0"}, {"optim_level": "o1"}, {"optim_level": "o3"}]
