@@ -122,7 +122,8 @@ types-of-tests: $(LIBRARIES)
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(OUT)/site
-	@echo "The site is $(OUT)/site/index.html"
+	@echo "The site is $(OUT)/site/index.html; its search needs a server:"
+	@echo "$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(OUT)/site"
 
 pictures: $(STAMP)
 	$(BIN)/python -m tools.pictures
