@@ -53,16 +53,15 @@ def index_options(settings: dict[str, str]) -> list[str]:
         >>> index_options({"index-url": "https://a/simple", "extra-index-url": "https://b https://c"})
         ['--index-url', 'https://a/simple', '--extra-index-url', 'https://b', '--extra-index-url', 'https://c']
     """
-    return [
-        word
-        for setting, option in (
-            ("index-url", "--index-url"),
-            ("extra-index-url", "--extra-index-url"),
-            ("trusted-host", "--allow-insecure-host"),
-        )
-        for value in settings.get(setting, "").split()
-        for word in (option, value)
-    ]
+    words: list[str] = []
+    for setting, option in (
+        ("index-url", "--index-url"),
+        ("extra-index-url", "--extra-index-url"),
+        ("trusted-host", "--allow-insecure-host"),
+    ):
+        for value in settings.get(setting, "").split():
+            words += [option, value]
+    return words
 
 
 def link_options(settings: dict[str, str]) -> list[str]:

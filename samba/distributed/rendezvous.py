@@ -165,8 +165,8 @@ def _wait_for_name(launch: Launch, host: str, wait: timedelta) -> None:
     while not is_known(host):
         if time.monotonic() >= end:
             raise DataParallelError(
-                f"rank {launch.rank} of {launch.size} ({launch.launcher}): MASTER_ADDR={host}: no "
-                f"host of that name is known on {socket.gethostname()} after {seconds:g} s. Set "
+                f"rank {launch.rank} of {launch.size} ({launch.launcher}): MASTER_ADDR={host}: "
+                f"{socket.gethostname()} cannot resolve that name after {seconds:g} s. Set "
                 "MASTER_ADDR to an address of rank 0's host, or a name that all hosts resolve.",
                 ranks=(0,),
             )

@@ -213,7 +213,7 @@ def test_a_host_name_that_nobody_knows(net, folder, tmp_path):
     for end in ended:
         failed(
             end,
-            r"MASTER_ADDR=nowhere\.invalid.*no host of that name is known",
+            r"MASTER_ADDR=nowhere\.invalid.*cannot resolve that name",
             since=since,
             within=JOINING,
         )
