@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -181,11 +182,16 @@ class Injection:
         """Call something whose lines count."""
         # A trace function raises on the way out of a context too, where no handler would run.
         state, wide = torch._C._get_torch_function_state(), SETTING()
+        # A collection would run callbacks of other tests' weak references, whose lines count too.
+        collects = gc.isenabled()
+        gc.disable()
         sys.settrace(self._global)
         try:
             return function()
         finally:
             sys.settrace(None)
+            if collects:
+                gc.enable()
             torch._C._set_torch_function_state(state)
             SET(wide)
 

@@ -182,6 +182,7 @@ def test_a_handler_may_save_and_let_the_run_go_on(training, tmp_path):
             patch.setattr(training, "step", injection.during(recorded, only))
             training.assert_as_expected(training.run_all())
             patch.undo()
+            assert saved, f"no checkpoint at line {line} of step {only}: {injection.where!r}"
             runs, weights = saved.pop()
             for name, value in states[runs].items():
                 assert torch.equal(weights[name], value), (line, injection.where, name)
