@@ -96,7 +96,11 @@ def _ragged_sums(a: jax.Array, b: jax.Array, offsets: jax.Array) -> jax.Array:
     return _sums(a, b, offsets)
 
 
-@op("aten._grouped_mm.default", reads=(0, 1, 2), products="grouped")
+@op(
+    *("aten._grouped_mm.default", "samba.grouped_mm.default"),
+    reads=(0, 1, 2),
+    products="grouped",
+)
 def grouped_mm(
     self: jax.Array,
     mat2: jax.Array,
@@ -131,9 +135,3 @@ def grouped_mm(
     if bias is not None:
         y = y + bias
     return y.astype(self.dtype if out_dtype is None else TO_NUMPY[out_dtype])
-
-
-@op("transformers.grouped_mm_fallback.default", reads=(0, 1, 2), products="grouped")
-def grouped_mm_of_transformers(input: jax.Array, weight: jax.Array, offs: jax.Array) -> jax.Array:
-    """The custom op through which Hugging Face's experts export where torch's own does not fit."""
-    return grouped_mm(input, weight, offs)

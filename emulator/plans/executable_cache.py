@@ -49,6 +49,10 @@ _LIMIT = 1 << 30
 """Most bytes of executables that are kept."""
 
 
+_LAPACK = b"lapack_"
+"""What the names of jax's calls of LAPACK begin with."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayForm:
     """What an executable knows of an argument or a result.
@@ -82,6 +86,7 @@ class KeptExecutable:
         gives: Its results.
         donated: How many of the arguments, the first ones, it consumes.
         native: Whether it calls native kernels.
+        lapack: Whether it calls LAPACK.
     """
 
     name: str
@@ -89,6 +94,7 @@ class KeptExecutable:
     gives: tuple[ArrayForm, ...]
     donated: int
     native: bool
+    lapack: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,8 @@ def load_kept(
     # XLA asks for native kernels by name when it loads what calls them.
     if files is None or (kept.native and native_library() is None):
         return None
+    if kept.lapack:
+        _find_lapack()
 
     # jax makes what calls an executable from a lowered function of the same arguments and results.
     def stand_in(*_: jax.Array) -> tuple[jax.Array, ...]:
@@ -172,6 +180,17 @@ def load_kept(
         return None
     seconds = time.perf_counter() - start
     return Executable(compiled=compiled, source=Source.CACHE, seconds=seconds, kept=kept)
+
+
+@functools.cache
+def _find_lapack() -> None:
+    """Have jax look up the functions of LAPACK.
+
+    It does so when it lowers an operation that calls one, and an executable that was lowered in an
+    earlier process would call none: the process would end by a signal.
+    """
+    one = jax.ShapeDtypeStruct((1, 1), jax.numpy.float32)
+    cast("Any", jax).jit(jax.lax.linalg.cholesky).lower(one)
 
 
 def are_kept() -> bool:
@@ -198,6 +217,7 @@ def _kept(lowered: Any, client: _Client) -> KeptExecutable | None:
         gives=tuple([ArrayForm.of(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info)]),
         donated=count,
         native=client.native,
+        lapack=client.lapack,
     )
 
 
@@ -228,9 +248,10 @@ class _Client:
         source: Where the executable that was asked for last is from.
         name: Its name in the cache; empty if it is not there.
         native: Whether it calls native kernels.
+        lapack: Whether it calls LAPACK.
     """
 
-    __slots__ = ("_client", "_files", "name", "native", "source")
+    __slots__ = ("_client", "_files", "lapack", "name", "native", "source")
 
     def __init__(
         self,
@@ -240,7 +261,7 @@ class _Client:
         name: str = "",
     ) -> None:
         self._client, self._files, self.source, self.name = client, files, source, name
-        self.native = False
+        self.native = self.lapack = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -265,7 +286,7 @@ class _Client:
                 raise _NotKept(self.name)
             return loaded
         code = _code(module)
-        self.native = CALLS.encode() in code
+        self.native, self.lapack = CALLS.encode() in code, _LAPACK in code
         key = _key(client, code, devices, options, native=self.native)
         loaded = _loaded(client, files, key, devices, options)
         if loaded is not None:

@@ -202,6 +202,7 @@ def _written(plan: KeptPlan) -> dict[str, Any]:
                 "gives": [[list(f.shape), f.dtype] for f in e.gives],
                 "donated": e.donated,
                 "native": e.native,
+                "lapack": e.lapack,
             }
             for e in plan.executables
         ],
@@ -226,6 +227,7 @@ def _read(found: Any) -> KeptPlan:
             gives=_forms(e["gives"]),
             donated=int(e["donated"]),
             native=bool(e["native"]),
+            lapack=bool(e["lapack"]),
         )
         for e in found["executables"]
     ]

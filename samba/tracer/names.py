@@ -127,6 +127,18 @@ def called_by_this_package(but: tuple[str, ...]) -> bool:
     return False
 
 
+def is_asked_by_torch(name: str) -> bool:
+    """Whether torch's own code asks a question, and not code that reaches it through torch.
+
+    Args:
+        name: Of the function that answers. Functions of this name pass the question on.
+    """
+    for frame, _ in traceback.walk_stack(sys._getframe(2)):
+        if frame.f_code.co_name != name:
+            return frame.f_code.co_filename.startswith((_TORCH, _SAMBA))
+    return False
+
+
 def at_users_line(show: Callable[..., None]) -> Callable[..., None]:
     """A way to show warnings that shows them at the line of the user that is being executed.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from samba.tracer.errors import TraceError
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
-from samba.tracer.names import at_users_line
+from samba.tracer.names import at_users_line, is_asked_by_torch
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.random_draws import SeedWatch
 from samba.tracer.rewrite import static_modules
@@ -37,6 +38,7 @@ from samba.tracer.torch_internals import (
     parameters_of,
     parts_of,
     quiet_exporter,
+    replaced,
     tree_flatten,
     tree_flatten_with_path,
     tree_unflatten,
@@ -175,8 +177,32 @@ def as_traced(model: torch.nn.Module, state: TraceState, *, inference: bool) -> 
         # Results in forms that the exporter does not know, and modules that it cannot take.
         stack.enter_context(plain_outputs(model))
         stack.enter_context(static_modules(model))
+        # The model takes the branches that it takes in eager torch.
+        stack.enter_context(as_if_eager())
         stack.enter_context(_mode(model, inference=inference))
         yield
+
+
+@contextmanager
+def as_if_eager() -> Iterator[None]:
+    """While active, only torch's own code learns from ``torch.compiler`` that it is traced.
+
+    A model that asks takes another way for an exporter than for its user: Qwen3-Next unrolls a loop
+    of 63 steps in the place of a triangular solver.
+    """
+    functions = (torch.compiler.is_compiling, torch.compiler.is_exporting)
+    with replaced(torch.compiler, **{f.__name__: _told_to_torch(f) for f in functions}):
+        yield
+
+
+def _told_to_torch(answer: Callable[[], bool]) -> Callable[[], bool]:
+    name = answer.__name__
+
+    @functools.wraps(answer)
+    def told() -> bool:
+        return answer() and is_asked_by_torch(name)
+
+    return told
 
 
 @contextmanager

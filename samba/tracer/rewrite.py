@@ -23,9 +23,11 @@ from torch import nn
 from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.ctc import ctc_loss
 from samba.tracer.errors import DataDependentBranch, TraceError
+from samba.tracer.grouped import grouped_mm
 from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import (
     APPLY,
+    GROUPED_MM,
     BatchNormBase,
     adaptive_log_probs,
     adaptive_result,
@@ -268,6 +270,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.multinomial: _multinomial,
         torch.Tensor.multinomial: _multinomial,
         F.gaussian_nll_loss: _gaussian_nll_loss,
+        GROUPED_MM: grouped_mm,
         F.linear_cross_entropy: _linear_cross_entropy,
     }
 )

@@ -258,6 +258,18 @@ OTHERS: dict[str, Case] = {
         head_dim=8,
         experts_implementation="batched_mm",
     ),
+    "qwen3_next": experts(
+        "Qwen3Next",
+        num_experts=4,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        head_dim=8,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+    ),
     "mixtral_as_loop": experts(
         "Mixtral", num_hidden_layers=1, num_local_experts=4, experts_implementation="eager"
     ),

@@ -109,9 +109,7 @@ _OWN: Mapping[str, tuple[Argument, ...]] = {
             ("norm_type", "float"),
         )
     ),
-    "transformers.grouped_mm_fallback.default": _own(
-        ("input", "Tensor"), ("weight", "Tensor"), ("offs", "Tensor")
-    ),
+    "samba.grouped_mm.default": _own(("mat_a", "Tensor"), ("mat_b", "Tensor"), ("offs", "Tensor")),
     "aten.special_round.decimals": (
         *_own(("self", "Tensor")),
         Argument(name="decimals", kind="int", keyword=True),

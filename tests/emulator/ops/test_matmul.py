@@ -252,7 +252,7 @@ def test_batches_and_narrow_types() -> None:
 def test_rows_after_the_last_group_are_zero_and_another_groups_nan_stays_there() -> None:
     weight = data(3, 8, 4)
     weight[1] = torch.nan
-    lower = jax.jit(load_ops()["transformers.grouped_mm_fallback.default"].lower)
+    lower = jax.jit(load_ops()["samba.grouped_mm.default"].lower)
     x = data(12, 8)
     with jax.enable_x64(True):
         y = np.asarray(lower(to_jax(x), to_jax(weight), to_jax(ends(2, 5, 9).long())))
