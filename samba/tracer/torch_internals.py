@@ -81,7 +81,7 @@ DATA_DEPENDENT_ERRORS = frozenset({"GuardOnDataDependentSymNode", "DataDependent
 ASSERTIONS = frozenset({torch._assert, torch._assert_async})  # pyright: ignore[reportPrivateImportUsage]  # scripts call it so
 """Functions that raise unless a tensor is true, and do nothing else (1.10)."""
 
-GROUPED_MM = torch._grouped_mm  # pyright: ignore[reportPrivateUsage]  # as the module says
+GROUPED_MM = torch._grouped_mm  # pyright: ignore[reportPrivateImportUsage]  # scripts call it so
 """What ``torch.nn.functional.grouped_mm`` calls (2.10)."""
 
 pack_padded_sequence = torch._pack_padded_sequence  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name
