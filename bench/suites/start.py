@@ -1,4 +1,7 @@
-"""From the start of a process to the loss of its first step, in processor seconds, by stage."""
+"""From the start of a process to the loss of its first step, in processor seconds, by stage.
+
+Those of processes that it starts count, too: :mod:`bench.processor`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from bench.inside import Contestant
 from bench.measurement import OURS, Results
 from bench.models import GROWTH
 from bench.peers import REFERENCE, load
+from bench.processor import processor_seconds
 from bench.suites import Settings
 
 COMPILE, FIRST, SECOND = "compile", "first run", "second run"
@@ -105,7 +109,7 @@ def stages(contestant: Contestant, command: str, folder: str) -> dict[str, Any]:
     found: dict[str, float] = {}
 
     def mark(stage: str) -> None:
-        found[stage] = time.process_time() - sum(found.values())
+        found[stage] = processor_seconds() - sum(found.values())
 
     load(contestant.contender, contestant.case)
     mark("import")
