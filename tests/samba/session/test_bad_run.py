@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 
 import numpy as np
 import pytest
@@ -32,11 +33,11 @@ def memory() -> list[np.ndarray | None]:
 @contextlib.contextmanager
 def refused(*parts: str, case: str = ""):
     """The body raises an error whose text has these parts, and changes nothing on the device."""
-    before, runs = memory(), samba.session.counters.runs
+    before, runs, caught = memory(), samba.session.counters.runs, types.SimpleNamespace(text="")
     try:
-        yield
+        yield caught
     except SambaError as error:
-        text = str(error)
+        text = caught.text = str(error)
     else:
         pytest.fail(f"{case}: nothing was raised")
     missing = [part for part in parts if part not in text]

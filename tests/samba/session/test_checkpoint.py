@@ -12,9 +12,22 @@ from torch import nn
 
 import samba
 from tests.api.covers import covers
-from tests.samba.worlds import INFERENCE, MLP, Pefs, World, close, named, other_batch
+from tests.samba.session.loading import loaded
+from tests.samba.session.test_torch_optimizers import TOWER
+from tests.samba.worlds import (
+    INFERENCE,
+    MLP,
+    Mlp,
+    Pefs,
+    Scene,
+    Together,
+    World,
+    close,
+    named,
+    other_batch,
+)
 
-OPTIMIZERS = {
+MAKERS = {
     "sgd": lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
     "momentum": lambda m: samba.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True),
     "dampening": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, dampening=0.3),
@@ -22,7 +35,13 @@ OPTIMIZERS = {
     "adamw": lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
     "amsgrad": lambda m: torch.optim.Adam(m.parameters(), lr=0.01, amsgrad=True),
 }
-WORLDS = {name: World(name=f"ckpt_{name}", optimizer=make) for name, make in OPTIMIZERS.items()}
+EVERY = World(
+    name="every_optimizer",
+    model=lambda: Together({name: Mlp() for name in MAKERS}),
+    optimizer=lambda m: [make(m.parts[name]) for name, make in MAKERS.items()],
+)
+"""A model with a part for each optimizer."""
+ADAMW = World(name="ckpt_adamw", optimizer=MAKERS["adamw"])
 BREAK, STEPS = 3, 6
 
 
@@ -30,49 +49,28 @@ def train(scene, steps) -> list[torch.Tensor]:
     return [scene.run(named(other_batch(step)))[0] for step in steps]
 
 
-def state_of(scene) -> list[torch.Tensor]:
-    """Weights and optimizer state on the host."""
-    tensors = [p.data for p in scene.model.parameters()]
-    for state in scene.optimizer.state.values():
-        tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
-    return tensors
-
-
-def assert_state_is_torchs(scene) -> None:
-    """Optimizer state has torch's names, dtypes and values, so plain torch can go on."""
-    for step in range(BREAK):
-        scene.host_step(other_batch(step))
-    ours, theirs = scene.optimizer.state_dict(), scene.host_optimizer.state_dict()
-    assert ours["param_groups"] == theirs["param_groups"]
-    for index, want in theirs["state"].items():
-        got = ours["state"].get(index, {})
-        kept = {key: value for key, value in want.items() if value is not None}
-        assert got.keys() == kept.keys()
-        for key, value in kept.items():
-            assert got[key].dtype == value.dtype
-            close(got[key], value, key)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("world", [EVERY, TOWER], ids=lambda world: world.name)
 @covers("samba.session.to_cpu(optims)", "samba.session.to_cpu_", "samba.utils.trace_graph(optim)")
-def test_a_checkpoint_continues_bitwise(pefs, tmp_path, name):
+def test_a_checkpoint_continues_bitwise(pefs, tmp_path, world):
     """Stop, save, load into new objects and go on: the bits are those of the unbroken run."""
-    scene = pefs.loaded(WORLDS[name])
+    scene = pefs.loaded(world)
     losses = train(scene, range(BREAK))
     samba.session.to_cpu(scene.model, scene.optimizer)
     assert_state_is_torchs(scene)
     path = tmp_path / "checkpoint.pt"
-    torch.save({"model": scene.model.state_dict(), "optim": scene.optimizer.state_dict()}, path)
+    states = [optimizer.state_dict() for optimizer in scene.optimizer]
+    torch.save({"model": scene.model.state_dict(), "optimizers": states}, path)
     losses += train(scene, range(BREAK, STEPS))
-    samba.session.to_cpu(scene.model, [scene.optimizer])
+    samba.session.to_cpu(scene.model, scene.optimizer)
     want = state_of(scene)
     samba.session.reset()
 
-    again = pefs.scene(WORLDS[name])
+    again = pefs.scene(world)
     checkpoint = torch.load(path, weights_only=True)
     assert all(type(t) is torch.Tensor for t in checkpoint["model"].values())
     again.model.load_state_dict(checkpoint["model"])
-    again.optimizer.load_state_dict(checkpoint["optim"])
+    for optimizer, state in zip(again.optimizer, checkpoint["optimizers"], strict=True):
+        optimizer.load_state_dict(state)
     again.trace()
     assert all(map(torch.equal, losses[BREAK:], train(again, range(BREAK, STEPS))))
     samba.session.to_cpu_(again.model, again.optimizer)
@@ -81,9 +79,34 @@ def test_a_checkpoint_continues_bitwise(pefs, tmp_path, name):
     assert all(map(torch.equal, got, want))
 
 
+def state_of(scene: Scene) -> list[torch.Tensor]:
+    """Weights and optimizer states on the host."""
+    tensors = [p.data for p in scene.model.parameters()]
+    for optimizer in scene.optimizer:
+        for state in optimizer.state.values():
+            tensors += [state[key] for key in sorted(state) if state[key] is not None]
+    return tensors
+
+
+def assert_state_is_torchs(scene: Scene) -> None:
+    """Optimizer states have torch's names, dtypes and values, so plain torch can go on."""
+    for step in range(BREAK):
+        scene.host_step(other_batch(step))
+    for ours, theirs in zip(scene.optimizer, scene.host_optimizer, strict=True):
+        found, wanted = ours.state_dict(), theirs.state_dict()
+        assert found["param_groups"] == wanted["param_groups"]
+        for index, want in wanted["state"].items():
+            got = found["state"].get(index, {})
+            kept = {key: value for key, value in want.items() if value is not None}
+            assert got.keys() == kept.keys()
+            for key, value in kept.items():
+                assert got[key].dtype is value.dtype
+                close(got[key], value, f"{type(ours).__name__} {key}")
+
+
 def test_loading_after_trace_graph(pefs):
     """As applications do: load into model and optimizer, then ``to_rdu``."""
-    scene = pefs.loaded(WORLDS["adamw"])
+    scene = pefs.loaded(ADAMW)
     start = copy.deepcopy(scene.model.state_dict())
     first = train(scene, range(2))
     scene.model.load_state_dict(start)
@@ -98,22 +121,9 @@ def test_loading_after_trace_graph(pefs):
     assert all(map(torch.equal, second, train(scene, range(2, 4))))
 
 
-def test_weights_alone_leave_the_optimizer(pefs):
-    """Without ``optims`` neither transfer touches optimizer state."""
-    scene = pefs.loaded(WORLDS["momentum"])
-    train(scene, range(2))
-    samba.session.to_cpu(scene.model)
-    assert not scene.optimizer.state
-    samba.session.to_rdu(scene.model)
-    train(scene, range(2, 3))
-    for step in range(3):
-        scene.host_step(other_batch(step))
-    scene.assert_follows()
-
-
 def test_training_goes_on_after_to_cpu(pefs):
     """Reading memory of the device does not disturb it."""
-    scene = pefs.loaded(WORLDS["adamw"])
+    scene = pefs.loaded(ADAMW)
     held = []
     for step in range(4):
         train(scene, [step])
@@ -130,8 +140,8 @@ def test_training_goes_on_after_to_cpu(pefs):
 
 @covers("samba.session.to_cpu")
 def test_to_cpu_takes_new_memory_and_in_place_the_old(pefs):
-    """What shared memory with a parameter sees the new values of a transfer in place only."""
-    scene = pefs.loaded(WORLDS["adamw"])
+    """Weights are looked at in ``tests/api``: here optimizer states, and the objects that stay."""
+    scene = pefs.loaded(ADAMW)
     views = dict(scene.model.state_dict())
     before = {name: value.clone() for name, value in views.items()}
     parameters = list(scene.model.parameters())
@@ -139,10 +149,7 @@ def test_to_cpu_takes_new_memory_and_in_place_the_old(pefs):
     scene.host_step()
     samba.session.to_cpu(scene.model, scene.optimizer)
     assert all(map(operator.is_, parameters, scene.model.parameters()))
-    for name, weight in scene.host.state_dict().items():
-        assert torch.equal(views[name], before[name])
-        close(scene.model.state_dict()[name], weight)
-    views = dict(scene.model.state_dict())
+    assert all(torch.equal(views[name], before[name]) for name in views)
     states = [dict(scene.optimizer.state[p]) for p in parameters]
     for in_place in (
         lambda: samba.session.to_cpu(scene.model, scene.optimizer, inplace=True),
@@ -151,33 +158,9 @@ def test_to_cpu_takes_new_memory_and_in_place_the_old(pefs):
         scene.run()
         scene.host_step()
         in_place()
-        for name, weight in scene.host.state_dict().items():
-            close(views[name], weight)
         for parameter, state, twin in zip(parameters, states, scene.host.parameters(), strict=True):
             assert all(scene.optimizer.state[parameter][k] is v for k, v in state.items())
             close(state["exp_avg"], scene.host_optimizer.state[twin]["exp_avg"])
-
-
-def test_sync_buffers_to_cpu_takes_new_memory_and_in_place_the_old(tmp_path):
-    model = samba.from_torch_model_(torch.nn.BatchNorm1d(3))
-    x = samba.randn(4, 3, name="x")
-    config = {"output_folder": str(tmp_path), "pef_name": "norm"}
-    pef = samba.session.compile(model, x, config_dict=config)
-    outputs = samba.utils.trace_graph(model, x, pef=pef)
-    mean, view = model.running_mean, model.running_mean.view(3)
-    weight = model.weight.data_ptr()
-    samba.session.run(x, outputs, section_types=["fwd"])
-    samba.session.sync_buffers_to_cpu(model)
-    assert model.running_mean is mean and model.weight.data_ptr() == weight
-    assert not view.any()
-    close(mean, 0.1 * x.torch().mean(0))
-    shared = samba.session.buffer_dict["batchnorm1d__running_mean"]
-    close(shared.torch(), mean)
-    view = mean.view(3)
-    samba.session.run(x, outputs, section_types=["fwd"])
-    samba.session.sync_buffers_to_cpu(model, inplace=True)
-    close(view, 0.19 * x.torch().mean(0))
-    assert view.data_ptr() == mean.data_ptr()
 
 
 def test_eager_after_to_cpu(pefs):
@@ -194,9 +177,9 @@ def test_eager_after_to_cpu(pefs):
 
 
 def test_another_model_of_the_same_structure(pefs):
-    scene = pefs.loaded(WORLDS["adamw"])
+    scene = pefs.loaded(ADAMW)
     train(scene, range(2))
-    other = WORLDS["adamw"].build()
+    other = ADAMW.build()
     samba.session.to_cpu(other.model, other.optimizer)
     for parameter in other.model.parameters():
         parameter.data.mul_(2)
@@ -218,9 +201,7 @@ def test_some_of_the_optimizers(tmp_path):
             samba.optim.SGD(model.second.parameters(), lr=0.1, momentum=0.9),
         ]
 
-    scene = World(name="two_kinds", optimizer=make).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="two_kinds", optimizer=make), tmp_path)
     scene.run()
     first, second = scene.optimizer
     samba.session.to_cpu(scene.model, [second])
@@ -260,7 +241,9 @@ def test_buffers_follow_torch(pefs: Pefs):
         scene.run(named(batch))
         scene.host_step(batch)
     before = [p.data.clone() for p in scene.model.parameters()]
+    buffers = dict(scene.model.named_buffers())
     samba.session.sync_buffers_to_cpu(scene.model)
+    assert all(scene.model.get_buffer(name) is buffer for name, buffer in buffers.items())
     assert all(map(torch.equal, before, [p.data for p in scene.model.parameters()]))
     for name, buffer in scene.host.named_buffers():
         close(scene.model.get_buffer(name), buffer, name)

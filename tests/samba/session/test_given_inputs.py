@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,14 @@ import samba
 import samba.utils as utils
 from emulator.errors import IndexOutOfRange, RegionMismatch
 from samba.errors import ArgumentError
+from samba.graph import FwdGraph
+from samba.session.check_pef import GraphMismatch
+from samba.session.feeding import UnknownInput
 from samba.session.settings import parsed_config
 from samba.support.deviations import Deviations
+from samba.tracer.inputs import InputError
+from tests.samba.graphs import compiled
+from tests.samba.session.loading import load
 from tests.samba.worlds import MLP, close, deviations, named, other_batch, told
 
 
@@ -38,13 +43,6 @@ def tensor(values: torch.Tensor, name: str) -> samba.SambaTensor:
     return samba.from_torch_tensor(values, name=name)
 
 
-def loaded(folder: Path, model: nn.Module, inputs: Any, **config: Any) -> nn.Module:
-    config = {"output_folder": str(folder), **config}
-    pef = samba.session.compile(model, inputs, None, config_dict=config)
-    utils.trace_graph(model, inputs, None, pef=pef, config_dict=config)
-    return model
-
-
 def run(model: nn.Module, inputs: Any) -> torch.Tensor:
     return samba.to_torch(samba.session.run(inputs, model.output_tensors)[0])
 
@@ -56,7 +54,7 @@ def run(model: nn.Module, inputs: Any) -> torch.Tensor:
 def test_one_tensor_for_two_inputs_is_two_inputs(name: str, tmp_path: Path) -> None:
     model = Two()
     both = tensor(A, name) if name else A
-    loaded(tmp_path, model, (both, both))
+    load(model, (both, both), tmp_path)
     close(run(model, (both, both)), model(A, A).detach())
     other = tensor(B, name) if name else B
     # Each goes to its place, whatever was one tensor when the model was compiled.
@@ -68,14 +66,14 @@ def test_one_tensor_for_two_inputs_is_two_inputs(name: str, tmp_path: Path) -> N
 
 def test_one_tensor_under_two_keys(tmp_path: Path) -> None:
     model, both = Two(), tensor(A, "x")
-    loaded(tmp_path, model, {"x": both, "y": both})
+    load(model, {"x": both, "y": both}, tmp_path)
     close(run(model, {"y": both, "x": both}), model(A, A).detach())
     close(run(model, {"y": B, "x": A}), model(A, B).detach())
 
 
 def test_one_tensor_for_two_inputs_of_other_names(tmp_path: Path) -> None:
     model = Two()
-    loaded(tmp_path, model, (tensor(A, "p"), tensor(B, "q")))
+    load(model, (tensor(A, "p"), tensor(B, "q")), tmp_path)
     both = tensor(A, "p")
     close(run(model, (both, both)), model(A, A).detach())
     stranger = tensor(A, "r")
@@ -88,34 +86,26 @@ def test_one_tensor_for_two_inputs_of_other_names(tmp_path: Path) -> None:
 
 def test_an_input_that_no_run_was_given_is_told_once(tmp_path: Path, caplog: Any) -> None:
     model = Two()
-    loaded(tmp_path, model, (A, B))
+    load(model, (A, B), tmp_path)
     for values in (A, B):
         close(run(model, {"x": values}), model(values, B).detach())
     assert deviations(caplog) == ["input-of-trace"]
     assert told(caplog)[0].startswith("session.run() was given no y, so it uses the values")
 
 
-def test_an_input_given_before_keeps_its_values_without_a_word(tmp_path: Path, caplog: Any) -> None:
+def test_none_in_the_place_of_an_input_is_meant(tmp_path: Path, caplog: Any) -> None:
     model = Two()
-    loaded(tmp_path, model, (A, A))
-    run(model, (A, B))
-    close(run(model, {"x": B}), model(B, B).detach())
-    close(run(model, None), model(B, B).detach())
-    assert told(caplog) == []
-
-
-@pytest.mark.parametrize("inputs", [(A, None), {"x": A, "y": None}, {"y": None, "x": A}])
-def test_none_in_the_place_of_an_input_is_meant(inputs: Any, tmp_path: Path, caplog: Any) -> None:
-    model = Two()
-    loaded(tmp_path, model, (A, B))
-    close(run(model, inputs), model(A, B).detach())
+    load(model, (A, B), tmp_path)
+    for inputs in ((A, None), {"x": A, "y": None}, {"y": None, "x": A}):
+        utils.trace_graph(model, (A, B), pef=samba.session.pef_path)  # no run was given anything
+        close(run(model, inputs), model(A, B).detach())
     assert told(caplog) == []
 
 
 def test_a_script_that_writes_inputs_itself_means_it(tmp_path: Path, caplog: Any) -> None:
     model = Two()
     inputs = (tensor(A, "x"), tensor(B, "y"))
-    loaded(tmp_path, model, inputs)
+    load(model, inputs, tmp_path)
     inputs[0].sn_data = B
     inputs[1].sn_data = A
     close(run(model, None), model(B, A).detach())
@@ -136,7 +126,7 @@ def test_an_input_of_the_trace_is_checked_when_a_run_uses_it(tmp_path: Path) -> 
             return self.rows(i) + x
 
     model, x = Table(), torch.ones(2, 3)
-    loaded(tmp_path, model, (torch.tensor([7, 1]), x))
+    load(model, (torch.tensor([7, 1]), x), tmp_path)
     with pytest.raises(IndexOutOfRange, match="input i holds 7 at "):
         run(model, (None, x))
     i = torch.tensor([4, 1])
@@ -169,7 +159,7 @@ def test_numbers_that_do_not_fit_the_type_are_refused(tmp_path: Path) -> None:
             return i.float() * 2
 
     model = Sum()
-    loaded(tmp_path, model, (torch.ones(3, dtype=torch.int16),))
+    load(model, (torch.ones(3, dtype=torch.int16),), tmp_path)
     good = torch.tensor([-32768, 0, 32767])
     close(run(model, (good,)), good * 2.0)
     with pytest.raises(RegionMismatch, match=r"int64 numbers from 0 to 32768.*larger dtype"):
@@ -181,73 +171,113 @@ def test_numbers_that_do_not_fit_the_type_are_refused(tmp_path: Path) -> None:
 # -- arguments by name ---------------------------------------------------------------------
 
 
-class Named(nn.Module):
-    """Takes tensors and plain arguments by name."""
+class Options(nn.Module):
+    """A scale, a switch, a mode and a container with a number, as language models take them."""
 
     def __init__(self) -> None:
         super().__init__()
+        torch.manual_seed(3)
         self.layer = nn.Linear(4, 4)
 
     def forward(
         self,
         x: torch.Tensor,
-        y: torch.Tensor,
+        *,
+        scale: float = 1.0,
         use_cache: bool = False,
         mode: str = "sum",
-        times: float = 1.0,
+        past: Any = None,
         **others: torch.Tensor,
     ) -> Any:
-        h = self.layer(x) - y * times + sum(others.values())
-        h = h.sum() if mode == "sum" else h
-        return (h, x + 1) if use_cache else (h,)
+        y = self.layer(x) * scale + sum(others.values())
+        if use_cache:
+            y = y + past[0] * past[1]
+        y = y.sum() if mode == "sum" else y.mean()
+        return (y, x + 1) if use_cache else (y,)
 
 
-def test_the_order_of_names_does_not_matter(tmp_path: Path) -> None:
-    model = Named()
-    given = {"x": A, "y": B, "bias": A + 1}
-    files = set()
-    pef = ""
-    orders = list(itertools.permutations(given))[::2]
-    for number, order in enumerate(orders):
-        inputs = {key: given[key] for key in order}
-        folder = tmp_path / str(number)
-        pef = samba.session.compile(model, inputs, None, config_dict={"output_folder": str(folder)})
-        files.add(Path(pef).read_bytes())
-    assert len(files) == 1
-    for order in orders:
-        inputs = {key: given[key] for key in order}
-        utils.trace_graph(model, inputs, None, pef=pef)
-        close(run(model, inputs), model(**given)[0].detach())
+def keywords() -> dict[str, Any]:
+    return {
+        "bias": tensor(A + 1, "bias"),
+        "x": tensor(A, "x"),
+        "scale": 2.5,
+        "use_cache": True,
+        "mode": "mean",
+        "past": (tensor(B, "past"), 2),
+    }
+
+
+def plain_keywords() -> dict[str, Any]:
+    """What torch is given."""
+    return keywords() | {"bias": A + 1, "x": A, "past": (B, 2)}
 
 
 def test_arguments_that_are_no_tensors_are_constants(tmp_path: Path, caplog: Any) -> None:
-    model = Named()
-    given: dict[str, Any] = {}
-    for number, plain in enumerate(
-        ({"use_cache": True}, {"use_cache": False, "mode": "mean"}, {"times": 3.0, "mode": "sum"})
-    ):
-        given = {**plain, "y": B, "x": A}
-        loaded(tmp_path / str(number), model, given)
-        wanted = model(**given)
-        assert len(model.output_tensors) == len(wanted)
-        for inputs in (given, {"x": A, "y": B}, (A, B)):
-            close(run(model, inputs), wanted[0].detach())
-    assert told(caplog) == []
-    with pytest.raises(ArgumentError) as caught:
-        run(model, {**given, "times": 4.0})
-    assert caught.value.deviation == "changed-argument"
-    assert (caught.value.found, caught.value.wanted) == (
-        "4.0",
-        "3.0, which the graph was traced with",
+    model, twin = samba.from_torch_model_(Options()), Options()
+    optimizer, theirs = (
+        torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.0) for m in (model, twin)
     )
+    outputs = load(model, keywords(), tmp_path, optimizer)
+    given = keywords()
+    tensors = {"x": given["x"], "bias": given["bias"], "past": given["past"]}
+    for inputs in (given, tensors, (A, B, A + 1)):
+        theirs.zero_grad()
+        wanted = twin(**plain_keywords())
+        wanted[0].backward()
+        theirs.step()
+        for found, want in zip(samba.session.run(inputs, outputs), wanted, strict=True):
+            close(found, want.detach())
+    assert told(caplog) == []
+    for other in (2.0, True):
+        with pytest.raises(ArgumentError, match=r"input_tensors\['scale'\].*wanted 2.5") as caught:
+            samba.session.run(given | {"scale": other}, outputs)
+        assert caught.value.deviation == "changed-argument"
+        wanted = f"{other}", "2.5, which the graph was traced with"
+        assert (caught.value.found, caught.value.wanted) == wanted
+    with pytest.raises(UnknownInput, match="scale"):
+        samba.session.run(given | {"scale": torch.tensor(2.5)}, outputs)
+    with pytest.raises(ArgumentError, match=r"input_tensors\['past_1'\].*found 3, wanted 2"):
+        samba.session.run(given | {"past": (given["past"][0], 3)}, outputs)
 
 
-def test_a_load_with_another_constant_is_another_model(tmp_path: Path) -> None:
-    model = Named()
-    given = {"x": A, "y": B, "times": 2.0}
-    pef = samba.session.compile(model, given, None, config_dict={"output_folder": str(tmp_path)})
-    with pytest.raises(samba.errors.SambaError, match="not the one this PEF was compiled from"):
-        utils.trace_graph(model, {**given, "times": 5.0}, None, pef=pef)
+def test_another_constant_is_another_model_for_a_pef_and_another_order_is_not(
+    tmp_path: Path,
+) -> None:
+    model, given = samba.from_torch_model_(Options()), keywords()
+    load(model, given, tmp_path, inference=True)
+    pef = samba.session.pef_path
+    for name, value in (("scale", 3.5), ("mode", "sum")):
+        with pytest.raises(GraphMismatch, match="options"):
+            utils.trace_graph(model, given | {name: value}, pef=pef)
+    first = Path(pef).read_bytes()
+    turned = dict(reversed(given.items()))
+    outputs = load(model, turned, tmp_path / "turned", inference=True)
+    assert Path(samba.session.pef_path).read_bytes() == first
+    found = samba.session.run(dict(reversed(turned.items())), outputs)
+    for ours, theirs in zip(found, Options()(**plain_keywords()), strict=True):
+        close(ours, theirs.detach())
+
+
+def test_a_position_takes_tensors_alone() -> None:
+    with pytest.raises(InputError, match="x: float; wanted tensors or None"):
+        samba.session.compile(Options(), (2.5,))
+    with pytest.raises(InputError, match="scale: object; wanted tensors or None"):
+        samba.session.compile(Options(), {"x": torch.zeros(2, 4), "scale": object()})
+
+
+def test_a_graph_of_several_takes_the_dict_it_was_traced_with(tmp_path: Path) -> None:
+    given = keywords()
+    outputs = utils.trace_multigraph(samba.from_torch_model_(Options()), given)
+    samba.session.add_graph(FwdGraph(given, outputs, name="only"))
+    samba.session.init_multigraph_runtime(compiled(tmp_path, "options"))
+    tensors = {"x": given["x"], "bias": given["bias"], "past": given["past"][:1]}
+    found = samba.session.run(tensors, outputs, graph_name="only")
+    for ours, theirs in zip(found, Options()(**plain_keywords()), strict=True):
+        close(ours, theirs.detach())
+
+
+def test_compare_calls_the_model_with_them() -> None:
+    assert utils.compare(Options(), plain_keywords()).ok
 
 
 # -- config_dict ---------------------------------------------------------------------------
@@ -257,8 +287,9 @@ def test_a_misspelt_setting_is_told_with_the_right_one(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(parsed_config.__globals__, "deviations", Deviations())
+    config = {"optim_levl": "o0", "learning_rate": 0.1, "hidden_size": 4}
     for _ in range(2):
-        loaded(tmp_path, Two(), (A, B), optim_levl="o0", learning_rate=0.1, hidden_size=4)
+        load(Two(), (A, B), tmp_path, config=config)
     assert deviations(caplog) == ["unknown-config"]
     assert told(caplog) == [
         "config_dict has 'optim_levl', which is no setting and is ignored; did you mean "
@@ -278,7 +309,7 @@ def test_a_whole_command_line_has_no_misspelt_settings(tmp_path: Path, caplog: A
 
 def test_a_microbatch_divides_the_batch(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"'microbatch_size'.*found 3.*divisor of .* 2"):
-        loaded(tmp_path, Two(), (A, B), batch_size=2, microbatch_size=3)
+        load(Two(), (A, B), tmp_path, config={"batch_size": 2, "microbatch_size": 3})
 
 
 @pytest.mark.parametrize("microbatch", [1, 2, 4])
@@ -302,9 +333,9 @@ def test_microbatches_give_the_gradients_of_the_whole_batch(
 
     trained = samba.from_torch_model_(Loss())
     optimizer = samba.optim.SGD(trained.parameters(), lr=0.0)
-    config = {"output_folder": str(tmp_path), "batch_size": 4, "microbatch_size": microbatch}
-    pef = samba.session.compile(trained, (x,), optimizer, config_dict=config)
-    utils.trace_graph(trained, (x,), optimizer, pef=pef)
+    load(
+        trained, (x,), tmp_path, optimizer, config={"batch_size": 4, "microbatch_size": microbatch}
+    )
     run(trained, (x,))
     for part in x.split(microbatch):
         (F.gelu(host(part)).mean() * len(part) / len(x)).backward()

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
-from samba import utils
 from samba.tensor.host_use import twinned
+from tests.samba.session.loading import told_of
 from tests.samba.shared_traces import share_trace
-from tests.samba.worlds import close
+from tests.samba.worlds import Scene, Tensors, World, close, named
 
 
 class Net(nn.Module):
@@ -29,102 +29,96 @@ class Net(nn.Module):
         return F.cross_entropy(out, y), out
 
 
-class Scene:
-    """A model on the device, and the same model trained by torch."""
-
-    def __init__(self, folder, make=torch.optim.Adam, *, converted: bool = True) -> None:
-        torch.manual_seed(0)
-        self.model = Net()
-        self.host = copy.deepcopy(self.model)
-        if converted:
-            samba.from_torch_model_(self.model)
-        share_trace(self.model)
-        self.optimizer, self.host_optimizer = (
-            make(m.parameters(), lr=0.05) for m in (self.model, self.host)
-        )
-        config = {"output_folder": str(folder), "pef_name": "net"}
-        self.pef = samba.session.compile(self.model, given(), self.optimizer, config_dict=config)
-        self.outputs = utils.trace_graph(self.model, given(), self.optimizer, pef=self.pef)
-
-    def run(self, seed: int = 0) -> torch.Tensor:
-        return samba.session.run(given(seed), self.outputs)[0].torch()
-
-    def step(self, seed: int) -> None:
-        loss = self.run(seed)
-        self.host_optimizer.zero_grad()
-        want = self.host(*batch(seed))[0]
-        want.backward()
-        self.host_optimizer.step()
-        close(loss, want.detach())
-
-    def steps(self, *seeds: int) -> None:
-        for seed in seeds:
-            self.step(seed)
-
-    def follows(self) -> None:
-        samba.session.to_cpu(self.model)
-        ours = self.model.state_dict()
-        for name, values in self.host.state_dict().items():
-            close(ours[name], values, name)
-
-
-def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(seed: int = 0) -> Tensors:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(8, 4, generator=generator)
-    return x, torch.randint(0, 3, (8,), generator=generator)
+    return {"x": x, "y": torch.randint(0, 3, (8,), generator=generator)}
 
 
-def given(seed: int = 0) -> list[samba.SambaTensor]:
-    pairs = zip(batch(seed), "xy", strict=True)
-    return [samba.from_torch_tensor(tensor, name=name) for tensor, name in pairs]
+def world(make: type[torch.optim.Optimizer]) -> World:
+    name = f"written_{make.__name__.lower()}"
+    return World(
+        name=name,
+        model=Net,
+        inputs=batch,
+        optimizer=lambda model: make(model.parameters(), lr=0.05),
+    )
 
 
-def told(caplog, name: str) -> list[str]:
-    return [r.getMessage() for r in caplog.records if f"[deviation: {name}]" in r.getMessage()]
+ADAM, SGD = world(torch.optim.Adam), world(torch.optim.SGD)
+
+
+@pytest.fixture
+def scene(pefs) -> Scene:
+    return pefs.loaded(ADAM)
+
+
+def plain(pefs, of: World) -> Scene:
+    """A world on the device whose model was not converted."""
+    scene = pefs.scene(of)
+    scene.model = share_trace(copy.deepcopy(scene.host))
+    scene.optimizer = of.optimizer(scene.model)
+    scene.trace()
+    return scene
+
+
+def steps(scene: Scene, *seeds: int) -> None:
+    """Steps of both, on batches of their own."""
+    for seed in seeds:
+        close(scene.run(named(batch(seed)))[0], scene.host_step(batch(seed))[0])
+
+
+def follows(scene: Scene) -> None:
+    """Host memory has the values of the other host, after ``to_cpu``."""
+    samba.session.to_cpu(scene.model)
+    ours = scene.model.state_dict()
+    for name, values in scene.host.state_dict().items():
+        close(ours[name], values, name)
+
+
+def load_others(*modules: nn.Module) -> None:
+    """Load the state of another model, with moved statistics, into each of some models."""
+    torch.manual_seed(7)
+    state = Net().state_dict()
+    state["body.1.running_mean"] += 3.0
+    for module in modules:
+        module.load_state_dict(state)
 
 
 # -- states that are loaded ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("converted", [True, False])
-def test_a_state_that_is_loaded_after_trace_graph_counts_at_the_next_run(
-    tmp_path, caplog, converted
-):
-    scene = Scene(tmp_path, torch.optim.SGD, converted=converted)
-    scene.steps(0, 1)
-    torch.manual_seed(7)
-    state = Net().state_dict()
-    state["body.1.running_mean"] += 3.0
-    scene.model.load_state_dict(state)
-    scene.host.load_state_dict(state)
-    scene.steps(2, 3)
-    scene.follows()
-    assert not told(caplog, "host-write")
+def test_a_state_that_is_loaded_after_trace_graph_counts_at_the_next_run(pefs, caplog, converted):
+    scene = pefs.loaded(SGD) if converted else plain(pefs, SGD)
+    steps(scene, 0, 1)
+    load_others(scene.model, scene.host)
+    steps(scene, 2, 3)
+    follows(scene)
+    assert not told_of(caplog, "host-write")
 
 
-def test_a_checkpoint_of_model_and_optimizer_resumes(tmp_path):
+def test_a_checkpoint_of_model_and_optimizer_resumes(scene):
     """Saved in the middle, loaded back after further steps: as if they had not been."""
-    scene = Scene(tmp_path)
-    scene.steps(0, 1)
+    steps(scene, 0, 1)
     samba.session.to_cpu(scene.model, scene.optimizer)
     file = io.BytesIO()
     torch.save([scene.model.state_dict(), scene.optimizer.state_dict()], file)
     host = copy.deepcopy([scene.host.state_dict(), scene.host_optimizer.state_dict()])
-    scene.steps(2, 3)
+    steps(scene, 2, 3)
     file.seek(0)
     model_state, optimizer_state = torch.load(file)
     scene.model.load_state_dict(model_state)
     scene.optimizer.load_state_dict(optimizer_state)
     scene.host.load_state_dict(host[0])
     scene.host_optimizer.load_state_dict(host[1])
-    scene.steps(4, 5, 6)
-    scene.follows()
+    steps(scene, 4, 5, 6)
+    follows(scene)
 
 
-def test_a_part_that_is_loaded_counts_and_the_rest_trains_on(tmp_path):
+def test_a_part_that_is_loaded_counts_and_the_rest_trains_on(scene):
     """Host memory is older than the device's there, and is not taken."""
-    scene = Scene(tmp_path)
-    scene.steps(0, 1)
+    steps(scene, 0, 1)
     torch.manual_seed(7)
     state = Net().head.state_dict()
     scene.model.head.load_state_dict(state)
@@ -132,59 +126,49 @@ def test_a_part_that_is_loaded_counts_and_the_rest_trains_on(tmp_path):
     partial = {"body.1.bias": torch.full((6,), 0.5)}
     scene.model.load_state_dict(partial, strict=False)
     scene.host.load_state_dict(partial, strict=False)
-    scene.steps(2, 3)
-    scene.follows()
+    steps(scene, 2, 3)
+    follows(scene)
 
 
-def test_a_state_that_is_assigned_counts(tmp_path):
-    scene = Scene(tmp_path, torch.optim.SGD)
-    scene.run(0)
+def test_a_state_that_is_assigned_counts(pefs):
+    scene = pefs.loaded(SGD)
+    scene.run()
     torch.manual_seed(7)
     other = Net()
     scene.model.load_state_dict(other.state_dict(), assign=True)
-    loss = samba.session.run(given(1), scene.outputs, section_types=["FWD"])[0]
-    close(loss, other(*batch(1))[0].detach())
+    loss = samba.session.run(named(batch(1)), scene.model.output_tensors, section_types=["FWD"])[0]
+    close(loss, other(**batch(1))[0].detach())
 
 
-def test_a_loaded_state_is_not_lost_by_to_cpu(tmp_path):
-    scene = Scene(tmp_path)
-    scene.steps(0)
-    torch.manual_seed(7)
-    state = Net().state_dict()
-    scene.model.load_state_dict(state)
-    scene.host.load_state_dict(state)
-    scene.follows()
-    scene.steps(1)
-    scene.follows()
+def test_a_loaded_state_is_not_lost_by_to_cpu(scene):
+    steps(scene, 0)
+    load_others(scene.model, scene.host)
+    follows(scene)
+    steps(scene, 1)
+    follows(scene)
 
 
-def test_loading_and_transferring_is_loading(tmp_path, caplog):
+def test_loading_and_transferring_is_loading(scene, caplog):
     """What scripts for SambaFlow do."""
-    scene = Scene(tmp_path)
-    scene.steps(0)
-    torch.manual_seed(7)
-    state = Net().state_dict()
-    scene.model.load_state_dict(state)
-    scene.host.load_state_dict(state)
+    steps(scene, 0)
+    load_others(scene.model, scene.host)
     samba.session.to_rdu(scene.model)
-    scene.steps(1, 2)
-    scene.follows()
-    assert not told(caplog, "host-write")
+    steps(scene, 1, 2)
+    follows(scene)
+    assert not told_of(caplog, "host-write")
 
 
-def test_another_model_may_be_loaded_into(tmp_path):
+def test_another_model_may_be_loaded_into(scene):
     """Copies and models of the same class have no twin."""
-    scene = Scene(tmp_path)
-    scene.steps(0)
+    steps(scene, 0)
     samba.session.to_cpu(scene.model)
     other = copy.deepcopy(scene.model)
     other.load_state_dict(Net().state_dict())
-    scene.steps(1)
-    scene.follows()
+    steps(scene, 1)
+    follows(scene)
 
 
-def test_a_model_on_the_device_can_be_pickled(tmp_path):
-    scene = Scene(tmp_path)
+def test_a_model_on_the_device_can_be_pickled(scene):
     read = pickle.loads(pickle.dumps(scene.model))  # noqa: S301  # of this process
     for name, values in scene.model.state_dict().items():
         assert torch.equal(read.state_dict()[name], values)
@@ -222,74 +206,68 @@ def several(model: Net) -> None:
 
 
 @pytest.mark.parametrize("write", [scale, clamp, put, initialise, one_entry, several])
-def test_a_write_in_place_is_told_with_its_name_and_does_not_count(tmp_path, caplog, write):
-    scene = Scene(tmp_path)
-    scene.steps(0, 1)
+def test_a_write_in_place_is_told_with_its_name_and_does_not_count(scene, caplog, write):
+    steps(scene, 0, 1)
     samba.session.to_cpu(scene.model)
     write(scene.model)
-    scene.steps(2, 3)
-    (text,) = told(caplog, "host-write")
+    steps(scene, 2, 3)
+    (text,) = told_of(caplog, "host-write")
     assert text.startswith("session.run: head.weight changed in host memory")
     assert "samba.session.to_rdu(model)" in text
-    scene.follows()
+    follows(scene)
 
 
 @pytest.mark.parametrize("write", [scale, clamp, put, initialise, one_entry, several])
-def test_between_to_cpu_and_to_rdu_it_counts(tmp_path, caplog, write):
+def test_between_to_cpu_and_to_rdu_it_counts(scene, caplog, write):
     """What the warning advises; weights are clipped in this way, and averages swapped in."""
-    scene = Scene(tmp_path)
-    scene.steps(0, 1)
+    steps(scene, 0, 1)
     for seed in (2, 3):
         samba.session.to_cpu(scene.model)
         write(scene.model)
         write(scene.host)
         samba.session.to_rdu(scene.model)
-        scene.step(seed)
-    scene.follows()
-    assert not told(caplog, "host-write") and not told(caplog, "older-host-values")
+        steps(scene, seed)
+    follows(scene)
+    assert not told_of(caplog, "host-write") and not told_of(caplog, "older-host-values")
 
 
-def test_a_write_into_a_buffer_is_told(tmp_path, caplog):
-    scene = Scene(tmp_path)
-    scene.steps(0)
+def test_a_write_into_a_buffer_is_told(scene, caplog):
+    steps(scene, 0)
     scene.model.body[1].reset_running_stats()
-    scene.steps(1)
-    (text,) = told(caplog, "host-write")
+    steps(scene, 1)
+    (text,) = told_of(caplog, "host-write")
     assert "body.1.running_mean, body.1.running_var, body.1.num_batches_tracked changed" in text
 
 
-def test_a_write_that_to_cpu_takes_back_is_told(tmp_path, caplog):
-    scene = Scene(tmp_path)
+def test_a_write_that_to_cpu_takes_back_is_told(scene, caplog):
     scale(scene.model)
     samba.session.to_cpu(scene.model)
-    (text,) = told(caplog, "host-write")
+    (text,) = told_of(caplog, "host-write")
     assert text.startswith("session.to_cpu(): head.weight")
     close(scene.model.head.weight, scene.host.head.weight.detach())
 
 
-def test_single_tensors_that_are_transferred_are_no_host_writes(tmp_path, caplog):
-    scene = Scene(tmp_path)
-    scene.steps(0)
+def test_single_tensors_that_are_transferred_are_no_host_writes(scene, caplog):
+    steps(scene, 0)
     weight = scene.model.head.weight
     weight.cpu()
     weight.data.mul_(0.5)
     weight.rdu()
     with torch.no_grad():
         scene.host.head.weight.mul_(0.5)
-    scene.steps(1)
-    scene.follows()
-    assert not told(caplog, "host-write")
+    steps(scene, 1)
+    follows(scene)
+    assert not told_of(caplog, "host-write")
 
 
-def test_a_moving_average_of_old_host_values_is_told(tmp_path, caplog):
-    scene = Scene(tmp_path)
+def test_a_moving_average_of_old_host_values_is_told(scene, caplog):
     average = copy.deepcopy(scene.host)
-    scene.steps(0)
+    steps(scene, 0)
     for _ in range(2):
         with torch.no_grad():
             for mean, weight in zip(average.parameters(), scene.model.parameters(), strict=True):
                 mean.mul_(0.9).add_(weight, alpha=0.1)
-    (text,) = told(caplog, "older-host-values")
+    (text,) = told_of(caplog, "older-host-values")
     assert "body.0.weight" in text and "samba.session.to_cpu(model)" in text
 
 
@@ -300,71 +278,67 @@ def test_a_moving_average_of_old_host_values_is_told(tmp_path, caplog):
         lambda model: copy.deepcopy(model),
         lambda model: pickle.dumps(model),
         lambda model: [p.data.clone() for p in model.parameters()],
-        lambda model: model(*batch()),
+        lambda model: model(**batch()),
         lambda model: nn.utils.parameters_to_vector(model.parameters()),
     ],
 )
-def test_uses_of_old_host_values_are_told(tmp_path, caplog, use):
-    scene = Scene(tmp_path)
+def test_uses_of_old_host_values_are_told(scene, caplog, use):
     use(scene.model)
-    assert not told(caplog, "older-host-values")
-    scene.steps(0)
+    assert not told_of(caplog, "older-host-values")
+    steps(scene, 0)
     use(scene.model)
-    assert len(told(caplog, "older-host-values")) == 1
+    assert len(told_of(caplog, "older-host-values")) == 1
 
 
-def test_values_that_were_copied_are_not_old(tmp_path, caplog):
-    scene = Scene(tmp_path)
-    scene.steps(0)
+def test_values_that_were_copied_are_not_old(scene, caplog):
+    steps(scene, 0)
     samba.session.to_cpu(scene.model)
     scene.model.state_dict()
     scene.model.zero_grad()
     scene.optimizer.zero_grad()
-    scene.steps(1)
+    steps(scene, 1)
     scene.model.head.weight.cpu()
     scene.model.head.weight.sum()
-    scene.follows()
-    assert not told(caplog, "older-host-values") and not told(caplog, "host-write")
+    follows(scene)
+    assert not told_of(caplog, "older-host-values") and not told_of(caplog, "host-write")
 
 
-def test_nothing_is_looked_after_once_the_session_is_reset(tmp_path, caplog):
-    scene = Scene(tmp_path)
+def test_nothing_is_looked_after_once_the_session_is_reset(scene, caplog):
     ours = {id(t) for t in (*scene.model.parameters(), *scene.model.buffers())}
     assert ours <= set(twinned)
-    utils.trace_graph(scene.model, given(), scene.optimizer, pef=scene.pef)
-    scene.steps(0)
+    scene.trace()
+    steps(scene, 0)
     samba.session.reset()
     assert not ours & set(twinned)
     scale(scene.model)
     scene.model.load_state_dict(Net().state_dict())
-    assert not told(caplog, "host-write") and not told(caplog, "older-host-values")
+    assert not told_of(caplog, "host-write") and not told_of(caplog, "older-host-values")
 
 
 @pytest.mark.parametrize("converted", [True, False])
-def test_freezing_after_the_load_is_told_once(tmp_path, caplog, converted):
-    scene = Scene(tmp_path, converted=converted)
-    scene.steps(0)
+def test_freezing_after_the_load_is_told_once(pefs, caplog, converted):
+    scene = pefs.loaded(ADAM) if converted else plain(pefs, ADAM)
+    steps(scene, 0)
     scene.model.head.requires_grad_(False)
     for step in (1, 2):
-        scene.steps(step)
-    (text,) = told(caplog, "requires-grad-after-trace")
+        steps(scene, step)
+    (text,) = told_of(caplog, "requires-grad-after-trace")
     assert "after trace_graph (head.weight is False, head.bias is False)" in text
     scene.model.head.weight.requires_grad = True
-    scene.steps(3)
-    assert "head.weight is True" in told(caplog, "requires-grad-after-trace")[1]
+    steps(scene, 3)
+    assert "head.weight is True" in told_of(caplog, "requires-grad-after-trace")[1]
 
 
-def test_clipping_gradients_that_are_on_the_device_is_told_once(tmp_path, caplog):
+def test_clipping_gradients_that_are_on_the_device_is_told_once(scene, caplog):
     """``clip_grad_norm_`` finds no gradient on the host, and clips nothing."""
-    scene = Scene(tmp_path)
     for step in (1, 2):
         scene.optimizer.zero_grad()
         scene.model.zero_grad()
-        scene.steps(step)
+        steps(scene, step)
         scene.optimizer.step()
-    assert not told(caplog, "host-gradient")
+    assert not told_of(caplog, "host-gradient")
     for _ in range(2):
         assert nn.utils.clip_grad_norm_(scene.model.parameters(), 0.1) == 0.0
-    assert len(told(caplog, "host-gradient")) == 1
+    assert len(told_of(caplog, "host-gradient")) == 1
     scene.model.head.weight.cpu()
     assert scene.model.head.weight.grad is not None

@@ -10,6 +10,7 @@ import samba.utils as utils
 from emulator.errors import NotSeeded
 from pef_schema.program import SectionKind
 from tests.api.covers import covers
+from tests.samba.session.loading import assert_gradients, loaded
 from tests.samba.worlds import MLP, World, close, deviations, told
 
 STEP = ["fwd", "bckwd", "opt"]
@@ -74,9 +75,7 @@ def test_a_gradient_that_is_set_between_runs_is_old_in_the_one_after_the_next(pe
 
 
 def test_sections_of_one_backward_pass_are_no_later_run(tmp_path, caplog):
-    scene = World(name="single", config={"optim_level": "o0"}).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="single", config={"optim_level": "o0"}), tmp_path)
     seed(scene)
     program = samba.session.program
     assert program is not None
@@ -96,7 +95,9 @@ def test_what_init_output_grads_sets_is_meant_to_stay(pefs, caplog):
     scene = pefs.loaded(MLP)
     outputs = scene.model.output_tensors
     seed(scene)
-    utils.init_output_grads([], [], {outputs[0].sn_name: torch.tensor(0.25)})
+    name = outputs[0].sn_name
+    utils.init_output_grads([], [name], {name: torch.tensor(0.25)})
+    assert outputs[0].sn_grad == 0.25
     for _ in range(3):
         scene.run(section_types=STEP)
     assert not texts(caplog)
@@ -129,16 +130,6 @@ def scene(pefs):
     return pefs.loaded(MLP, init_output_grads=False)
 
 
-def assert_gradients(scene, *seeds: torch.Tensor | None) -> None:
-    """Gradients on the device are torch's for these of ``(loss, logits)``."""
-    scene.host.zero_grad()
-    outputs = scene.host(**scene.tensors)
-    pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if s is not None]
-    torch.autograd.backward([o for o, _ in pairs], [s for _, s in pairs])
-    for path, parameter in scene.host.named_parameters():
-        close(dict(scene.model.named_parameters())[path].sn_grad, parameter.grad, path)
-
-
 def test_a_backward_pass_without_any_gradient_is_refused_and_changes_nothing(scene):
     before = scene.weights()
     with pytest.raises(NotSeeded, match="mlp__cross_entropy_loss__outputs__0") as caught:
@@ -164,13 +155,6 @@ def test_gradients_that_were_set_start_it_alone(scene):
 def test_gradients_given_to_the_run_start_it(scene):
     scene.run(grad_of_outputs=[ONE * 3], **BACKWARD)
     assert_gradients(scene, ONE * 3, None)
-
-
-def test_init_output_grads_starts_it_with_ones(scene):
-    utils.init_output_grads(scene.model.output_tensors[:1])
-    scene.run()
-    scene.host_step()
-    scene.assert_follows()
 
 
 def test_section_by_section_the_one_that_reads_the_loss_is_refused(pefs):

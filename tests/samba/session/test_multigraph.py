@@ -17,7 +17,7 @@ import samba.utils as utils
 from emulator.errors import DeviceError
 from pef_schema import read_pef
 from samba.errors import ArgumentError
-from samba.graph import FwdGraph, SambaGraph
+from samba.graph import FwdGraph
 from samba.lazy_param import lazy_param
 from tests.api.covers import covers
 from tests.samba.graphs import (
@@ -307,19 +307,6 @@ def test_a_graph_of_the_same_name_takes_the_place_only_on_request(tmp_path):
     program = read_pef(compiled(tmp_path))
     assert [g.name for g in program.graphs] == ["b", "a"]
     assert [len(g.outputs) for g in program.graphs] == [1, 2]
-    with pytest.raises(ArgumentError, match="a SambaGraph"):
-        samba.session.add_graph(SambaGraph("c"))
-
-
-def test_samba_only_checks_and_writes_nothing(tmp_path):
-    x, y = pair()
-    out, _ = utils.trace_multigraph(samba.from_torch_model_(two()), (x, y))
-    samba.session.add_graph(FwdGraph((x, y), out, name="a"))
-    config = {"output_folder": str(tmp_path / "none")}
-    keywords = {"inference": True, "enable_hypersection": True, "pef_metadata": {"a": "b"}}
-    keywords |= {"config_dict": config, "app_dir": "", "squeeze_bs_dim": True}
-    assert samba.session.compile_multigraph("net", samba_only=True, **keywords) is None
-    assert not (tmp_path / "none").exists()
 
 
 @covers("samba.utils.trace_multigraph(mapping)")

@@ -36,25 +36,13 @@ def facts(
     )
 
 
-@covers("samba.SambaSession")
-def test_a_new_session_answers_for_its_pef(pefs):
-    session = samba.SambaSession(pefs(DROPOUT))
-    types, argins, weights, rates, seeds = facts(session)
-    assert types == {"FWD", "BCKWD", "OPT"}
-    assert {"lr", "momentum", "weight_decay"} <= set(argins)
-    assert weights == WEIGHTS
-    assert rates == ["mlp__drop__dropout__p"] and len(seeds) == 1
-    assert set(rates + seeds) <= set(argins)
-    assert session.program is None and session.counters.traces == 0
-
-
-@pytest.mark.parametrize("on", [samba.session, samba.SambaSession], ids=["instance", "class"])
-def test_reset_parses_the_pef_that_it_is_given(pefs, on):
-    on.reset(pefs(INFERENCE))
+def test_reset_parses_the_pef_that_it_is_given(pefs):
+    samba.session.reset(pefs(INFERENCE))
     assert facts(samba.session) == ({"FWD"}, [], WEIGHTS, [], [])
-    on.reset(pefs(MLP))
+    assert samba.session.program is None and samba.session.counters.traces == 0
+    samba.session.reset(pefs(MLP))
     assert samba.session.get_section_types() == {"FWD", "BCKWD", "OPT"}
-    on.reset()
+    samba.session.reset()
     with pytest.raises(NotLoaded):
         samba.session.get_section_types()
 

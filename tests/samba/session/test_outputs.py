@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import samba
-import samba.utils as utils
+from samba._trace_utils import _trace_torch_graph
 from tests.api.covers import covers
+from tests.samba.session.loading import load
 from tests.samba.worlds import MLP, World, close, named, other_batch, told
 
 FORWARD = {"section_types": ["fwd"]}
@@ -34,6 +35,13 @@ def test_handles(pefs):
     assert (loss.shape, out.shape) == (torch.Size([]), torch.Size([5, 3]))
     assert (loss.dtype, out.dtype) == (torch.float32, torch.float32)
     assert not loss.has_data
+    traced = _trace_torch_graph(scene.host, scene.inputs)  # the same without a PEF
+    for ours, theirs in zip(traced, outputs, strict=True):
+        assert (ours.sn_name, ours.shape, ours.dtype) == (
+            theirs.sn_name,
+            theirs.shape,
+            theirs.dtype,
+        )
 
 
 def test_results_are_plain_values(scene):
@@ -163,8 +171,7 @@ def test_forms_of_forward(tmp_path, form):
     model = Shapes(form)
     host = copy.deepcopy(model)
     x = samba.randn(5, 4, name="x")
-    pef = samba.session.compile(model, (x,), config_dict={"output_folder": str(tmp_path)})
-    outputs = utils.trace_graph(model, (x,), pef=pef, config_dict={})
+    outputs = load(model, (x,), tmp_path)
     assert len({o.sn_name for o in outputs}) == len(outputs)
     results = samba.session.run((x,), outputs)
     want = host(samba.to_torch(x))
@@ -206,17 +213,6 @@ def test_get_samba_tensor_by_name(scene):
     assert get("mlp__second__linear__outputs__0") is scene.model.output_tensors[1]
 
 
-@covers("samba.session.get_weight_names", "samba.session.get_section_types")
-def test_names_in_the_pef(scene):
-    assert samba.session.get_weight_names() == [
-        "mlp__first__weight",
-        "mlp__first__bias",
-        "mlp__second__weight",
-        "mlp__second__bias",
-    ]
-    assert samba.session.get_section_types() == {"FWD", "BCKWD", "OPT"}
-
-
 @covers("samba.session.update_tensor")
 def test_update_tensor(scene):
     batch = other_batch()
@@ -243,11 +239,11 @@ def test_update_tensor(scene):
 
 
 def test_counters(pefs):
-    """A hundred steps: one trace, one compile; another selection is one more compile."""
+    """Twenty steps: one trace, one compile; another selection is one more compile."""
     scene = pefs.scene(MLP)
     samba.session.reset()
     scene.trace()
-    for step in range(100):
+    for step in range(20):
         scene.run(named(other_batch(step)), hyperparam_dict={"lr": 0.1 / (step + 1)})
     assert (samba.session.counters.traces, samba.session.counters.compiles) == (1, 1)
     for _ in range(3):
@@ -255,13 +251,14 @@ def test_counters(pefs):
         scene.run(section_types=["bckwd", "opt"])
         scene.run(section_ids=[0])  # the same plan as FWD
     counters = samba.session.counters
-    assert (counters.traces, counters.compiles, counters.runs) == (1, 3, 109)
+    assert (counters.traces, counters.compiles, counters.runs) == (1, 3, 29)
     scene.trace()
     counters = samba.session.counters
-    assert (counters.traces, counters.compiles, counters.runs) == (2, 3, 109)
+    assert (counters.traces, counters.compiles, counters.runs) == (2, 3, 29)
 
 
-def test_tracing_is_true_only_inside_a_trace(pefs):
+@covers("samba.session.tracing")
+def test_tracing_is_true_only_inside_a_trace(tmp_path):
     seen = []
 
     class Watch(nn.Module):
@@ -271,25 +268,15 @@ def test_tracing_is_true_only_inside_a_trace(pefs):
 
     model = Watch()
     model(torch.ones(1))
+    assert seen == [(False, False)]
+    samba.session.compile(model, torch.ones(1), config_dict={"output_folder": str(tmp_path)})
+    assert len(seen) > 1 and all(now == (True, True) for now in seen[1:])
     with pytest.raises(samba.SambaError):
         samba.session.compile(model, 5)
     assert samba.session.tracing is False
     samba.session.tracing = False  # old scripts set it before a run on the CPU
-    pefs.loaded(MLP)
-    assert seen == [(False, False)]
-
-
-@covers("samba.session.tracing")
-def test_tracing_inside_a_compile(tmp_path):
-    seen = []
-
-    class Watch(nn.Module):
-        def forward(self, x):
-            seen.append(samba.session.tracing)
-            return x + 1
-
-    samba.session.compile(Watch(), torch.ones(1), config_dict={"output_folder": str(tmp_path)})
-    assert seen and all(seen) and not samba.session.tracing
+    model(torch.ones(1))
+    assert seen[-1] == (False, False)
 
 
 @covers("samba.session.reset")
@@ -302,15 +289,6 @@ def test_reset_closes_the_device(scene):
     with pytest.raises(samba.SambaError, match="nothing is on the device"):
         _ = weight.sn_data
     scene.trace()
-    scene.run()
-    scene.host_step()
-    scene.assert_follows()
-
-
-def test_reset_with_a_pef(pefs):
-    scene = pefs.scene(MLP)
-    samba.session.reset(scene.pef)
-    scene.trace(pef="")
     scene.run()
     scene.host_step()
     scene.assert_follows()
@@ -342,12 +320,3 @@ def test_to_device(pefs):
     scene.run(None)
     scene.host_step()
     scene.assert_follows()
-
-
-def test_a_second_session(pefs, tmp_path):
-    scene = pefs.scene(MLP)
-    session = samba.SambaSession(scene.pef)
-    assert session.counters.runs == 0
-    with pytest.raises(samba.SambaError, match="nothing is on the device"):
-        session.run(scene.inputs)
-    assert session.program is None

@@ -10,7 +10,8 @@ from torch import nn
 import samba
 import samba.utils as utils
 from tests.api.covers import covers
-from tests.samba.worlds import INFERENCE, MLP, World, close, features, named, told
+from tests.samba.session.loading import assert_gradients, loaded
+from tests.samba.worlds import INFERENCE, MLP, World, close, features, told
 
 
 class Logits(nn.Module):
@@ -115,23 +116,6 @@ def test_a_gradient_is_copied(scene):
     close(scene.model.output_tensors[0].sn_grad, torch.full((5, 3), 2.0))
 
 
-@covers(
-    "samba.utils.init_output_grads",
-    "samba.utils.init_output_grads(output_tensors)",
-    "samba.utils.init_output_grads(unspecified_tensor_grad)",
-    "samba.utils.init_output_grads(customized_tensors_dict)",
-)
-def test_init_output_grads(scene):
-    (output,) = scene.model.output_tensors
-    seed = torch.linspace(-1, 1, 15).reshape(5, 3)
-    utils.init_output_grads([output], customized_tensors_dict={output.sn_name: seed})
-    close(output.sn_grad, seed)
-    utils.init_output_grads([output.sn_name])
-    close(output.sn_grad, torch.ones(5, 3))
-    utils.init_output_grads([], [output.sn_name], {output.sn_name: seed})
-    close(output.sn_grad, seed)
-
-
 # -- two outputs ----------------------------------------------------------------
 
 
@@ -139,47 +123,33 @@ def grads(scene) -> dict[str, torch.Tensor]:
     return {path: p.sn_grad for path, p in scene.model.named_parameters()}
 
 
-def assert_grads(scene, *seeds: torch.Tensor | None) -> None:
-    """Compare gradients on the device with torch's for these gradients of ``(loss, logits)``."""
-    scene.host.zero_grad()
-    outputs = scene.host(**scene.tensors)
-    pairs = [(o, s) for o, s in zip(outputs, seeds, strict=True) if s is not None]
-    torch.autograd.backward([o for o, _ in pairs], [s for _, s in pairs])
-    for path, parameter in scene.host.named_parameters():
-        close(grads(scene)[path], parameter.grad, path)
-
-
 ONE = torch.ones(())
 SEED = torch.linspace(-1, 1, 15).reshape(5, 3)
 BACKWARD = {"section_types": ["fwd", "bckwd"]}
 
 
-def test_only_the_loss_starts_a_backward_pass(pefs):
-    scene = pefs.loaded(MLP)
-    scene.run(**BACKWARD)
-    assert_grads(scene, ONE, None)
-    close(scene.model.output_tensors[0].sn_grad, ONE)
-    close(scene.model.output_tensors[1].sn_grad, torch.zeros(5, 3))
-
-
 def test_gradients_of_several_outputs_add_up(pefs):
     scene = pefs.loaded(MLP)
     scene.run(grad_of_outputs=[None, SEED], **BACKWARD)
-    assert_grads(scene, ONE, SEED)
+    assert_gradients(scene, ONE, SEED)
     scene.run(grad_of_outputs=(ONE * 3, None), **BACKWARD)
-    assert_grads(scene, ONE * 3, SEED)
+    assert_gradients(scene, ONE * 3, SEED)
     scene.model.output_tensors[1].sn_grad = torch.zeros(5, 3)
     scene.run(**BACKWARD)
-    assert_grads(scene, ONE * 3, None)
+    assert_gradients(scene, ONE * 3, None)
     utils.init_output_grads(scene.model.output_tensors)
     scene.run(**BACKWARD)
-    assert_grads(scene, ONE, torch.ones(5, 3))
+    assert_gradients(scene, ONE, torch.ones(5, 3))
 
 
-@pytest.mark.parametrize(
-    "indices, seeds",
-    [([1], (None, torch.ones(5, 3))), ([(0,), (1,)], (ONE, torch.ones(5, 3))), ([], (None, SEED))],
-)
+LOSSES = {
+    "the second": ([1], (None, torch.ones(5, 3))),
+    "both": ([(0,), (1,)], (ONE, torch.ones(5, 3))),
+    "none": ([], (None, SEED)),
+}
+
+
+@pytest.mark.parametrize("indices, seeds", LOSSES.values(), ids=LOSSES)
 @covers("samba.session.compile(loss_indices)", "samba.utils.trace_graph(loss_indices)")
 def test_loss_indices(tmp_path, indices, seeds):
     scene = World(name="mlp", compile={"loss_indices": indices}).build()
@@ -190,42 +160,9 @@ def test_loss_indices(tmp_path, indices, seeds):
         assert all(not grad.any() for grad in grads(scene).values())
         scene.model.output_tensors[1].sn_grad = SEED
     scene.run(**BACKWARD)
-    assert_grads(scene, *seeds)
-
-
-def test_loss_indices_seed_with_gradients(tmp_path):
-    scene = World(name="mlp", compile={"loss_indices": [1]}).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    assert_gradients(scene, *seeds)
     scene.run(grad_of_outputs=[ONE * 2, SEED], **BACKWARD)
-    assert_grads(scene, ONE * 2, SEED)
-
-
-class PerSample(nn.Module):
-    """No output is a scalar: a loss without reduction, and the logits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 3)
-
-    def forward(self, x, y):
-        out = self.linear(x)
-        return F.cross_entropy(out, y, reduction="none"), out
-
-
-@pytest.mark.parametrize("indices", [[0], None])
-def test_per_sample_loss_weighted_by_sn_grad(tmp_path, indices):
-    """A loss without reduction, weighted and masked by its gradient.
-
-    The logits are no loss if ``loss_indices`` says so; else the gradient that was set stands alone.
-    """
-    scene = World(name="persample", model=PerSample, compile={"loss_indices": indices}).build()
-    scene.compile(tmp_path)
-    scene.trace()
-    weights = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0])
-    scene.model.output_tensors[0].sn_grad = weights
-    scene.run(**BACKWARD)
-    assert_grads(scene, weights, None)
+    assert_gradients(scene, ONE * 2, SEED)
 
 
 # -- gradients of inputs, and gradients the host writes ---------------------------
@@ -235,9 +172,7 @@ def test_an_input_that_requires_grad_gets_one(tmp_path):
     def inputs():
         return {"x": features()["x"].requires_grad_(), "y": features()["y"]}
 
-    scene = World(name="mlp", inputs=inputs).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="mlp", inputs=inputs), tmp_path)
     scene.run()
     x = scene.tensors["x"].detach().requires_grad_()
     scene.host(x, scene.tensors["y"])[0].backward()
@@ -280,13 +215,3 @@ def test_backward_of_an_inference_pef_runs_nothing_and_says_so_once(pefs, caplog
         assert all(map(torch.equal, again, forward))
     text = "this PEF has no BCKWD section; there is nothing to run for it"
     assert told(caplog) == [text]
-
-
-def test_inference_matches_torch_in_evaluation_mode(pefs):
-    scene = pefs.loaded(INFERENCE)
-    scene.host.eval()
-    for ours, theirs in zip(scene.run(), scene.host(**scene.tensors), strict=True):
-        close(ours, theirs.detach())
-    assert samba.session.get_section_types() == {"FWD"}
-    loss, _ = samba.session.run(named(scene.tensors), scene.model.output_tensors, {})
-    close(loss, scene.host(**scene.tensors)[0].detach())

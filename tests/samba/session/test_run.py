@@ -10,7 +10,8 @@ from torch import nn
 
 import samba
 from tests.api.covers import covers
-from tests.samba.worlds import MLP, Scene, World, close, named, other_batch
+from tests.samba.session.loading import load, loaded
+from tests.samba.worlds import MLP, Scene, World, close, named, other_batch, told
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def test_forms_of_inputs(scene):
         close(out, want.detach(), form)
 
 
-def test_an_input_that_is_left_out_keeps_its_values(scene):
+def test_an_input_that_is_left_out_keeps_its_values(scene, caplog):
+    """Nothing is told, since a run was given it before."""
     batch = other_batch()
     scene.run(named(batch), **FORWARD)
     later = other_batch(seed=8)
@@ -58,6 +60,7 @@ def test_an_input_that_is_left_out_keeps_its_values(scene):
     close(loss, scene.host(batch["x"], later["y"])[0].detach())
     loss, _ = scene.run(None, **FORWARD)
     close(loss, scene.host(batch["x"], later["y"])[0].detach())
+    assert told(caplog) == []
 
 
 def test_inputs_are_fed_as_their_tensors_are_now(scene):
@@ -87,10 +90,7 @@ def masked_inputs():
 def test_none_holes_and_argument_names(tmp_path):
     model = Masked()
     picture, offset = named(masked_inputs())
-    pef = samba.session.compile(
-        model, (picture, None, offset), config_dict={"output_folder": tmp_path}, inference=True
-    )
-    outputs = samba.utils.trace_graph(model, (picture, None, offset), pef=pef)
+    outputs = load(model, (picture, None, offset), tmp_path, inference=True)
     new, shift = torch.full((2, 3), 0.5), torch.full((3,), 2.0)
     want = model(new, None, shift)
     for inputs in (
@@ -212,20 +212,6 @@ def test_section_ids(scene):
     assert samba.session.counters.compiles == 1
 
 
-@covers("samba.session.run(run_until_call_id)", "samba.session.run(run_from_call_id)")
-def test_call_ids_bound_the_schedule(scene):
-    scene.run(run_until_call_id=0)
-    before = scene.weights()
-    scene.run(None, run_from_call_id=1, run_until_call_id=1)
-    assert all(torch.equal(w, before[path]) for path, w in scene.weights().items())
-    scene.run(None, run_from_call_id=2)
-    scene.host_step()
-    scene.assert_follows()
-    scene.run(run_from_call_id=0, run_until_call_id=2)
-    scene.host_step()
-    scene.assert_follows()
-
-
 def test_call_ids_with_types(scene):
     scene.run(section_types=["fwd"], run_until_call_id=0)
     scene.run(section_types=["bckwd", "opt"], run_from_call_id=1)
@@ -305,9 +291,7 @@ def test_every_way_to_run_gives_the_same_numbers(tmp_path, config, ways):
         optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
         config=config,
     )
-    scene = world.build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(world, tmp_path)
     want = [scene.host_step() for _ in range(3)][-1]
     for step in ways:
         samba.session.to_rdu(scene.model, scene.optimizer)  # both as they were at first

@@ -20,6 +20,7 @@ from samba import utils
 from samba.compiler.optimizers import KINDS, UnsupportedOptimizer
 from samba.session.check_pef import OptimizerMismatch
 from tests.pages import page
+from tests.samba.session.loading import loaded
 from tests.samba.worlds import Mlp, Scene, World, close, deviations, features, named, other_batch
 
 PAGE = "optimizers.md"
@@ -81,50 +82,7 @@ def host_train(scene: Scene, steps: range) -> None:
         scene.host_step(other_batch(step))
 
 
-def state_of(scene: Scene) -> list[torch.Tensor]:
-    """Weights and optimizer states on the host."""
-    tensors = [p.data for p in scene.model.parameters()]
-    for optimizer in scene.optimizer:
-        for state in optimizer.state.values():
-            tensors += [state[key] for key in sorted(state)]
-    return tensors
-
-
-# -- checkpoints -----------------------------------------------------------------------------
-
-
-def test_a_checkpoint_has_torchs_states_and_continues_bitwise(pefs, tmp_path):
-    scene = pefs.loaded(TOWER)
-    losses = train(scene, range(BREAK))
-    samba.session.to_cpu(scene.model, scene.optimizer)
-    host_train(scene, range(BREAK))
-    for ours, theirs in zip(scene.optimizer, scene.host_optimizer, strict=True):
-        found, wanted = ours.state_dict(), theirs.state_dict()
-        assert found["param_groups"] == wanted["param_groups"]
-        assert found["state"].keys() == wanted["state"].keys()
-        for index, state in wanted["state"].items():
-            assert found["state"][index].keys() == state.keys()
-            for key, value in state.items():
-                assert found["state"][index][key].dtype is value.dtype
-                close(found["state"][index][key], value, f"{type(ours).__name__} {key}")
-    path = tmp_path / "checkpoint.pt"
-    states = [optimizer.state_dict() for optimizer in scene.optimizer]
-    torch.save({"model": scene.model.state_dict(), "optimizers": states}, path)
-    losses += train(scene, range(BREAK, STEPS))
-    samba.session.to_cpu(scene.model, scene.optimizer)
-    want = state_of(scene)
-    samba.session.reset()
-
-    again = pefs.scene(TOWER)
-    checkpoint = torch.load(path, weights_only=True)
-    again.model.load_state_dict(checkpoint["model"])
-    for optimizer, state in zip(again.optimizer, checkpoint["optimizers"], strict=True):
-        optimizer.load_state_dict(state)
-    again.trace()
-    assert all(map(torch.equal, losses[BREAK:], train(again, range(BREAK, STEPS))))
-    samba.session.to_cpu_(again.model, again.optimizer)
-    got = state_of(again)
-    assert len(got) == len(want) and all(map(torch.equal, got, want))
+# -- checkpoints, of which test_checkpoint.py has more ----------------------------------------
 
 
 def test_torchs_checkpoint_goes_on_on_the_device(pefs):
@@ -332,9 +290,7 @@ def grouped(model: Mlp) -> list[torch.optim.Optimizer]:
 )
 def test_groups_have_settings_of_their_own_under_every_policy(tmp_path, level):
     world = World(name="grouped", optimizer=grouped, config={"optim_level": level})
-    scene = world.build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(world, tmp_path)
     train(scene, range(4))
     host_train(scene, range(4))
     scene.assert_follows()
@@ -344,9 +300,7 @@ def test_gradients_are_clipped(tmp_path):
     world = World(
         name="clipped", model=Tower, optimizer=one_a_layer(0, max_grad_norm=0.01)
     )  # the host's twin clips by itself
-    scene = world.build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(world, tmp_path)
     train(scene, range(3))
     host_train(scene, range(3))
     scene.assert_follows()
@@ -387,9 +341,7 @@ def test_others_are_refused_by_name_with_what_there_is(tmp_path: Path, make: Any
 
 def test_the_host_steps_for_an_optimizer_that_the_device_has_not(tmp_path: Path) -> None:
     """What the refusal says: compile without one, and step by ``sn_grad`` and ``sn_data``."""
-    scene = World(name="by_host", optimizer=lambda m: None).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="by_host", optimizer=lambda m: None), tmp_path)
     ours = torch.optim.Rprop(scene.model.parameters(), lr=0.01)
     scene.host_optimizer = torch.optim.Rprop(scene.host.parameters(), lr=0.01)
     for step in range(3):

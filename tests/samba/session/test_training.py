@@ -10,15 +10,8 @@ from torch import nn
 import samba
 from pef_schema.program import OptimizerKind
 from samba.compiler.optimizers import UnsupportedOptimizer
+from tests.samba.session.loading import assert_same_gradients, loaded
 from tests.samba.worlds import Mlp, World, close, deviations, features, named, other_batch
-
-
-def loaded(world: World, tmp_path):
-    scene = world.build()
-    scene.compile(tmp_path)
-    scene.trace()
-    return scene
-
 
 # -- gradient accumulation -----------------------------------------------------------------
 
@@ -37,8 +30,7 @@ def test_gradient_accumulation(tmp_path):
             want = scene.host(**batch)[0]
             want.backward()
             close(loss, want.detach())
-        for path, weight in scene.host.named_parameters():
-            close(scene.model.get_parameter(path).sn_grad, weight.grad, path)
+        assert_same_gradients(scene)
         samba.session.run(section_types=["opt"])
         scene.host_optimizer.step()
         scene.assert_follows()
@@ -46,16 +38,7 @@ def test_gradient_accumulation(tmp_path):
 
 def test_a_full_run_with_accumulation_is_one_whole_step(tmp_path):
     """The schedule begins with ZEROGRAD, so nothing is left of earlier runs."""
-    scene = World(name="split").build()
-    scene.compile(tmp_path)
-    pef = samba.session.compile(
-        scene.model,
-        scene.inputs,
-        scene.optimizer,
-        is_split_batch=True,
-        config_dict={"output_folder": str(tmp_path), "pef_name": "split"},
-    )
-    scene.trace(pef=pef)
+    scene = loaded(World(name="split", compile={"is_split_batch": True}), tmp_path)
     for step in range(3):
         scene.run(named(other_batch(step)))
         scene.host_step(other_batch(step))
@@ -82,8 +65,7 @@ def test_accumulation_over_sections_of_a_shared_weight(tmp_path):
         batch = other_batch(micro)
         scene.run(named(batch), section_types=["fwd", "bckwd"])
         scene.host(**batch)[0].backward()
-    for path, weight in scene.host.named_parameters():
-        close(scene.model.get_parameter(path).sn_grad, weight.grad, path)
+    assert_same_gradients(scene)
 
 
 # -- gradient norm ---------------------------------------------------------------------------
@@ -101,25 +83,17 @@ def test_max_grad_norm(tmp_path, limit):
         batch = other_batch(step)
         scene.run(named(batch), section_types=types)
         scene.host_step(batch)  # samba's optimizers clip in step() as well
-        for path, weight in scene.host.named_parameters():
-            close(scene.model.get_parameter(path).sn_grad, weight.grad, path)
+        assert_same_gradients(scene)
     scene.assert_follows()
     assert samba.session.counters.compiles == 1
-
-
-def test_gradnorm_equals_clip_grad_norm(tmp_path):
-    world = World(
-        name="norm",
-        optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, max_grad_norm=0.1),
-    )
-    scene = loaded(world, tmp_path)
     scene.run(section_types=["fwd", "bckwd"])
+    scene.host_optimizer.zero_grad()
     scene.host(**scene.tensors)[0].backward()
+    assert_same_gradients(scene)
     samba.session.run(section_types=["gradnorm"])
-    norm = nn.utils.clip_grad_norm_(scene.host.parameters(), 0.1)
-    assert norm > 0.1
-    for path, weight in scene.host.named_parameters():
-        close(scene.model.get_parameter(path).sn_grad, weight.grad, path)
+    norm = nn.utils.clip_grad_norm_(scene.host.parameters(), limit)
+    assert norm > 0.05
+    assert_same_gradients(scene)
     close(samba.session.get_tensors_by_name(["adamw0__grad_norm"])[0], norm)
 
 
@@ -225,56 +199,40 @@ def test_one_parameter_in_two_places(tmp_path):
     close(scene.model.second.weight.data, scene.host.first.weight.detach())
 
 
-def test_frozen_parameters(tmp_path):
-    def make():
-        model = Mlp()
-        model.first.weight.requires_grad_(False)
-        return model
+class Partly(Mlp):
+    """Has a frozen weight, a layer that ``forward`` does not use, and one that no optimizer has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.weight.requires_grad_(False)
+        self.spare, self.free = nn.Linear(2, 2), nn.Linear(4, 4)
+
+    def forward(self, x, y):
+        return super().forward(self.free(x), y)
+
+
+def test_parameters_that_are_not_trained_stay(tmp_path):
+    """Torch leaves them alone, weight decay included, because they get no gradient."""
 
     def optimizer(model):
-        return samba.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+        trained = [*model.first.parameters(), *model.second.parameters(), *model.spare.parameters()]
+        return samba.optim.AdamW(trained, lr=0.01, weight_decay=0.5)
 
-    scene = loaded(World(name="frozen", model=make, optimizer=optimizer), tmp_path)
-    start = scene.model.first.weight.data.clone()
+    scene = loaded(World(name="partly", model=Partly, optimizer=optimizer), tmp_path)
+    start = {path: weight.detach().clone() for path, weight in scene.model.named_parameters()}
     for _ in range(2):
         scene.run()
         scene.host_step()
     scene.assert_follows()
-    assert torch.equal(scene.model.first.weight.sn_data, start)
+    moved = {
+        path for path, weight in scene.weights().items() if not torch.equal(weight, start[path])
+    }
+    assert moved == {"first.bias", "second.weight", "second.bias"}
     with pytest.raises(samba.SambaError, match="no gradient"):
         _ = scene.model.first.weight.sn_grad
-
-
-def test_parameters_that_forward_does_not_use(tmp_path):
-    """torch leaves them alone, weight decay included, because they get no gradient."""
-
-    class Spare(Mlp):
-        def __init__(self) -> None:
-            super().__init__()
-            self.spare = nn.Linear(2, 2)
-
-    def optimizer(model):
-        return samba.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.5)
-
-    scene = loaded(World(name="spare", model=Spare, optimizer=optimizer), tmp_path)
-    for _ in range(2):
-        scene.run()
-        scene.host_step()
-    scene.assert_follows()
     samba.session.to_cpu(scene.model, scene.optimizer)
     assert torch.equal(scene.model.spare.weight.data, scene.host.spare.weight.data)
     assert scene.model.spare.weight not in scene.optimizer.state
-
-
-def test_parameters_without_an_optimizer_stay(tmp_path):
-    scene = loaded(
-        World(name="half", optimizer=lambda m: samba.optim.SGD(m.second.parameters(), lr=0.1)),
-        tmp_path,
-    )
-    for _ in range(2):
-        scene.run()
-        scene.host_step()
-    scene.assert_follows()
 
 
 def test_a_model_without_parameters(tmp_path):
@@ -301,9 +259,7 @@ def test_labels_of_any_integer_type(tmp_path, dtype):
     def inputs():
         return {"x": features()["x"], "y": features()["y"].to(dtype)}
 
-    scene = World(name="labels", inputs=inputs).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="labels", inputs=inputs), tmp_path)
     for _ in range(2):
         loss, _ = scene.run()
         close(loss, scene.host_step({"x": scene.tensors["x"], "y": features()["y"]})[0])
@@ -381,9 +337,7 @@ def test_adam_with_decoupled_weight_decay(tmp_path):
             model.parameters(), lr=0.01, weight_decay=0.5, decoupled_weight_decay=True
         )
 
-    scene = World(name="decoupled", optimizer=make).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="decoupled", optimizer=make), tmp_path)
     for _ in range(3):
         scene.run()
         scene.host_step()
