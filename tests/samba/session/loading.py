@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -12,7 +13,14 @@ from torch import nn
 
 import samba
 from samba import utils
+from tests.samba.graphs import compiled
+from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import Scene, World, close
+
+Added = TypeVar("Added")
+
+FINE = World(name="fine", config={"optim_level": "o0"})
+"""A section for each operation."""
 
 
 def load(
@@ -42,6 +50,24 @@ def load(
     return utils.trace_graph(model, inputs, optimizer, pef=pef, config_dict=config)
 
 
+def reload_graphs(add: Callable[[], Added], folder: Path) -> Added:
+    """Compile graphs, and load their PEF in a session that has them anew, as another process does.
+
+    Args:
+        add: Traces and adds the graphs.
+        folder: Where the PEF goes.
+
+    Returns:
+        What ``add`` has returned the second time.
+    """
+    add()
+    pef = compiled(folder)
+    samba.session.reset()
+    added = add()
+    samba.session.init_multigraph_runtime(pef)
+    return added
+
+
 def loaded(world: World, folder: Path) -> Scene:
     """A world on the device, with a PEF of its own in a folder.
 
@@ -51,6 +77,18 @@ def loaded(world: World, folder: Path) -> Scene:
     """
     scene = world.build()
     scene.compile(folder)
+    scene.trace()
+    return scene
+
+
+def plain(scene: Scene) -> Scene:
+    """The scene on the device with a model that was not converted.
+
+    Args:
+        scene: A scene with a PEF, not yet on the device.
+    """
+    scene.model = share_trace(copy.deepcopy(scene.host))
+    scene.optimizer = scene.world.optimizer(scene.model)
     scene.trace()
     return scene
 

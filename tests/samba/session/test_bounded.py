@@ -20,6 +20,7 @@ from samba.session import evaluation, onnx_model
 from samba.session.onnx_model import OnnxModels
 from samba.support.deviations import MOST_TOLD, Deviations
 from samba.tensor.host_use import twinned
+from tests.samba.session.loading import load
 from tests.samba.worlds import MLP, deviations, named, other_batch, told
 
 OURS = ("samba", "emulator", "pef_schema")
@@ -228,28 +229,16 @@ class LongWindow(nn.Module):
         return F.max_pool1d(x, 2**27, 1, 2**26)
 
 
-def _named(**tensors: torch.Tensor) -> tuple[samba.SambaTensor, ...]:
-    return tuple(samba.from_torch_tensor(t, name=name) for name, t in tensors.items())
-
-
-def _load(model: nn.Module, inputs: tuple[samba.SambaTensor, ...], folder: Path) -> None:
-    samba.from_torch_model_(model)
-    pef = samba.session.compile(
-        model, inputs, inference=True, config_dict={"output_folder": str(folder), "pef_name": "m"}
-    )
-    samba.utils.trace_graph(model, inputs, pef=pef, config_dict={})
-
-
 def test_a_model_of_singular_values_ends_for_every_matrix(tmp_path: Path) -> None:
     model = Whitened()
     good = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
     n = torch.tensor([-(2**31), 9], dtype=torch.int32)
-    inputs = _named(x=good, n=n)
-    _load(model, inputs, tmp_path)
+    inputs = named({"x": good, "n": n})
+    load(samba.from_torch_model_(model), inputs, tmp_path, inference=True)
     for bad in (INF, NAN, -INF):
         x = good.clone()
         x[0, 0] = bad
-        found = samba.session.run(_named(x=x, n=n), model.output_tensors)
+        found = samba.session.run(named({"x": x, "n": n}), model.output_tensors)
         inverse, values, divisors, _ = map(samba.to_torch, found)
         assert inverse.isnan().all()
         assert values.isnan().all()
@@ -259,9 +248,9 @@ def test_a_model_of_singular_values_ends_for_every_matrix(tmp_path: Path) -> Non
 
 
 def test_what_is_beyond_a_bound_is_told_with_its_line(tmp_path: Path) -> None:
-    model, inputs = LongWindow(), _named(x=torch.ones(1, 1, 2))
+    model, inputs = LongWindow(), named({"x": torch.ones(1, 1, 2)})
     with pytest.raises(OpLimit) as caught:
-        _load(model, inputs, tmp_path)
+        load(samba.from_torch_model_(model), inputs, tmp_path, inference=True)
         samba.session.run(inputs, model.output_tensors)
     error = caught.value
     assert (error.found, error.most) == (2**27 + 2, 2**26)

@@ -45,7 +45,6 @@ class Running(torch.nn.Module):
 
 
 def compiled(model: torch.nn.Module, folder) -> str:
-    samba.from_torch_model_(model)
     config = {"output_folder": str(folder), "pef_name": "net"}
     return samba.session.compile(model, given(), inference=True, config_dict=config)
 

@@ -18,6 +18,7 @@ from emulator.errors import OtherBranch
 from emulator.plans.steps import all_steps
 from pef_schema import read_pef
 from samba.graph import FwdGraph
+from tests.samba.session.loading import load
 from tests.samba.worlds import named
 
 Forward = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -62,17 +63,21 @@ def line_of(function: Forward, below: int) -> str:
 
 
 def loaded(
-    folder: Path, function: Forward, *, train: bool = True, **config: Any
+    folder: Path,
+    function: Forward,
+    *,
+    train: bool = True,
+    is_split_batch: bool = False,
+    **config: Any,
 ) -> tuple[nn.Module, str]:
     """A model on the device, and its PEF."""
     torch.manual_seed(0)
     model = samba.from_torch_model_(Model(function))
     inputs = named({"x": X, "labels": LABELS})
     optimizer = samba.optim.AdamW(model.parameters(), lr=0.1) if train else None
-    config = {"output_folder": str(folder), **config}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config, inference=not train)
-    utils.trace_graph(model, inputs, optimizer, pef=pef, config_dict=config)
-    return model, pef
+    more = {"inference": not train, "is_split_batch": is_split_batch}
+    load(model, inputs, folder, optimizer, config=config, **more)
+    return model, samba.session.pef_path
 
 
 def run(model: Any, x: torch.Tensor = X, labels: torch.Tensor = LABELS, **more: Any) -> float:
@@ -186,30 +191,15 @@ def test_another_process_that_runs_the_pef_checks_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spatial_mapping_and_accumulation_hold_back_too(tmp_path: Path) -> None:
-    for number, config in enumerate(({"mapping": "spatial"}, {"is_split_batch": True})):
-        torch.manual_seed(0)
-        model = samba.from_torch_model_(Model(hubert))
-        inputs = named({"x": X, "labels": LABELS})
-        optimizer = samba.optim.AdamW(model.parameters(), lr=0.1)
-        folder = {"output_folder": str(tmp_path), "pef_name": f"m{number}"}
-        pef = samba.session.compile(
-            model,
-            inputs,
-            optimizer,
-            config_dict={**folder, "mapping": config.get("mapping", "section")},
-            is_split_batch=config.get("is_split_batch", False),
-        )
-        utils.trace_graph(
-            model, inputs, optimizer, pef=pef, mapping=config.get("mapping", "section")
-        )
-        run(model)
-        before = state(model)
-        with pytest.raises(OtherBranch):
-            run(model, labels=BAD)
-        assert same(state(model), before)
-        run(model)
-        samba.session.reset()
+@pytest.mark.parametrize("how", [{"mapping": "spatial"}, {"is_split_batch": True}])
+def test_spatial_mapping_and_accumulation_hold_back_too(tmp_path: Path, how: Any) -> None:
+    model, _ = loaded(tmp_path, hubert, **how)
+    run(model)
+    before = state(model)
+    with pytest.raises(OtherBranch):
+        run(model, labels=BAD)
+    assert same(state(model), before)
+    run(model)
 
 
 @pytest.mark.slow

@@ -16,7 +16,6 @@ from tests.samba.session.loading import loaded
 from tests.samba.session.test_torch_optimizers import TOWER
 from tests.samba.worlds import (
     INFERENCE,
-    MLP,
     Mlp,
     Pefs,
     Scene,
@@ -161,19 +160,6 @@ def test_to_cpu_takes_new_memory_and_in_place_the_old(pefs):
         for parameter, state, twin in zip(parameters, states, scene.host.parameters(), strict=True):
             assert all(scene.optimizer.state[parameter][k] is v for k, v in state.items())
             close(state["exp_avg"], scene.host_optimizer.state[twin]["exp_avg"])
-
-
-def test_eager_after_to_cpu(pefs):
-    """The trained model computes on the CPU as torch does."""
-    scene = pefs.loaded(MLP)
-    scene.run()
-    scene.host_step()
-    samba.session.to_cpu(scene.model)
-    with torch.no_grad():
-        loss, out = scene.model(**other_batch())
-        want_loss, want = scene.host(**other_batch())
-    close(loss, want_loss)
-    close(out, want)
 
 
 def test_another_model_of_the_same_structure(pefs):

@@ -20,6 +20,7 @@ from samba.errors import ArgumentError
 from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.pages import without_sizes
+from tests.samba.session.loading import load
 from tests.samba.shared_traces import own_traces
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
 from tests.warm import finished
@@ -91,69 +92,31 @@ def test_compile_p_names_the_file_that_run_p_reads(scene, tmp_path, monkeypatch)
         compiled(scene)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda x, y: (x, y),
-        lambda x, y: [x, y],
-        lambda x, y: {"x": x, "y": y},
-        lambda x, y: {"y": y, "x": x},
-    ],
-)
+@pytest.mark.parametrize("form", [list, lambda inputs: dict(zip("yx", inputs[::-1], strict=True))])
 @covers("samba.session.compile(inputs)", "samba.utils.trace_graph(inputs)")
 def test_forms_of_trace_time_inputs(scene, tmp_path, form):
-    inputs = form(*scene.inputs)
-    config = {"output_folder": str(tmp_path)}
-    pef = samba.session.compile(scene.model, inputs, scene.optimizer, config_dict=config)
-    utils.trace_graph(scene.model, inputs, scene.optimizer, pef=pef)
+    inputs = form(scene.inputs)
+    load(scene.model, inputs, tmp_path, scene.optimizer)
     samba.session.run(inputs, scene.model.output_tensors)
     scene.host_step()
     scene.assert_follows()
 
 
 def test_accepted_keywords(scene, tmp_path):
-    pef = samba.session.compile(
-        model=scene.model,
-        inputs=scene.inputs,
-        optimizers=[scene.optimizer],
-        name="all",
-        app_dir=utils.get_file_dir(__file__),
+    """Metadata is kept; the others, but for those in ``tests/api``, change nothing here."""
+    ignored = {"metadata": {"conv": object()}, "squeeze_bs_dim": True, "init_output_grads": True}
+    pef = compiled(
+        scene,
         config_dict={"output_folder": str(tmp_path)},
         pef_metadata={"b": 2, "a": [1, "x"]},
-        metadata={"conv": object()},
-        squeeze_bs_dim=True,
-        init_output_grads=True,
-        is_split_batch=False,
-        io_host_memory=None,
-        inference=False,
-        graph_transform_hook=None,
-        loss_indices=[0],
+        app_dir=utils.get_file_dir(__file__),
+        **ignored,
     )
-    program = read_pef(pef)
-    assert program.metadata == (("a", "[1, 'x']"), ("b", "2"))
-    outputs = utils.trace_graph(
-        scene.model,
-        scene.inputs,
-        optim=scene.optimizer,
-        init_output_grads=True,
-        loss_indices=[(0,)],
-        pef=Path(pef),
-        mapping="section",
-        data_parallel_mode="normal",
-        transfer_device=True,
-        distlearn_config="",
-        dev_mode=True,
-        config_dict={},
-    )
-    samba.session.run(
-        input_tensors=scene.inputs,
-        output_tensors=outputs,
-        hyperparam_dict={},
-        data_parallel=False,
-        reduce_on_rdu=False,
-        data_parallel_mode="normal",
-        graph_name=None,
-    )
+    assert read_pef(pef).metadata == (("a", "[1, 'x']"), ("b", "2"))
+    scene.trace(pef=pef, loss_indices=[(0,)], mapping="section", distlearn_config="", dev_mode=True)
+    scene.run(hyperparam_dict={}, data_parallel=False, reduce_on_rdu=False, graph_name=None)
+    scene.host_step()
+    scene.assert_follows()
 
 
 def test_a_compile_leaves_the_model_as_it_was(tmp_path):
@@ -204,21 +167,11 @@ def test_a_model_that_was_not_converted(tmp_path):
 def test_inference_without_a_loss(tmp_path):
     """A model without a scalar output compiles, with and without an optimizer."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.linear(x)
-
-    model = samba.from_torch_model_(Net())
+    model = samba.from_torch_model_(nn.Linear(4, 3))
     optimizer = samba.optim.SGD(model.parameters(), lr=0.0)
     x = samba.randn(2, 4, name="x")
     for inference, kinds in ((True, {"FWD"}), (False, {"FWD", "BCKWD", "OPT"})):
-        config = {"output_folder": str(tmp_path), "inference": inference}
-        pef = samba.session.compile(model, x, optimizer, config_dict=config)
-        utils.trace_graph(model, x, optimizer, pef=pef, config_dict=config)
+        load(model, x, tmp_path, optimizer, config={"inference": inference})
         assert samba.session.get_section_types() == kinds
 
 

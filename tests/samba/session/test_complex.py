@@ -24,6 +24,7 @@ from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
 from samba.exporting.stablehlo import graph_steps, stablehlo
 from samba.utils.checkpoint import save_checkpoint
+from tests.samba.session.loading import load
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
 from tests.tracing import trace
@@ -58,16 +59,9 @@ def batch(dtype: torch.dtype = torch.complex64) -> torch.Tensor:
 
 def loaded(model: nn.Module, x: torch.Tensor, optimizer: Any, folder: Path, **options: Any) -> Any:
     samba.session.reset()
-    samba.from_torch_model_(model)
     given = (samba.from_torch_tensor(x, name="x"),)
-    pef = samba.session.compile(
-        model,
-        given,
-        optimizer,
-        config_dict={"output_folder": str(folder), "pef_name": "waves"},
-        **options,
-    )
-    return pef, given, utils.trace_graph(model, given, optimizer, pef=pef)
+    outputs = load(samba.from_torch_model_(model), given, folder, optimizer, **options)
+    return samba.session.pef_path, given, outputs
 
 
 SGD: Optimizer = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.1)  # noqa: E731

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -112,6 +113,17 @@ class Reversed(Function):
         return -0.3 * grads[0]
 
 
+class Between(Base):
+    """Has a function of itself and of what lies between its stages."""
+
+    def __init__(self, function: Callable[[Any, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def between(self, h: Tensor) -> Tensor:
+        return self.function(self, h)
+
+
 class Sign(Base):
     def between(self, h: Tensor) -> Tensor:
         return self.middle(clipped_sign(h, 1.0)) + clipped_sign(h, 0.5)
@@ -200,11 +212,8 @@ def test_the_device_runs_the_backward_of_a_function(levels: tuple[str, ...], tmp
 
 
 def test_calls_of_one_function_share_a_gradient(tmp_path):
-    class Thrice(Base):
-        def between(self, h: Tensor) -> Tensor:
-            return clipped_sign(clipped_sign(clipped_sign(h, 1.0), 1.0), 2.0)
-
-    (graph,) = read_pef(compiled(Thrice(), tmp_path)).graphs
+    model = Between(lambda _, h: clipped_sign(clipped_sign(clipped_sign(h, 1.0), 1.0), 2.0))
+    (graph,) = read_pef(compiled(model, tmp_path)).graphs
     assert [gradient.name for gradient in graph.gradients] == ["ClippedSign.backward"] * 2
     assert graph.gradients[0].source.startswith(f"{__file__}:")
     used = [graph.gradient_of(node) for node in graph.nodes]
@@ -234,20 +243,8 @@ def test_a_function_on_an_input_that_requires_a_gradient(tmp_path):
 
 
 def test_random_numbers_in_backward_come_from_the_device(tmp_path):
-    class Noisy(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> Any:
-            return torch.ones_like(grads[0]) * torch.rand_like(grads[0])
-
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            return Noisy.apply(h)
-
-    model = Net()
+    noisy = function(lambda ctx, grad: torch.ones_like(grad) * torch.rand_like(grad))
+    model = Between(lambda _, h: noisy.apply(h))
     pef = compiled(model, tmp_path)
     utils.trace_graph(model, given(), sgd(model), pef=pef)
     seen = []
@@ -259,25 +256,12 @@ def test_random_numbers_in_backward_come_from_the_device(tmp_path):
 
 
 def test_another_backward_is_another_graph(tmp_path):
-    class Other(Function):
-        factor = 2.0
-
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> Any:
-            return grads[0] * Other.factor
-
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            return Other.apply(h)
-
-    model = Net()
+    factors = [2.0]
+    scaling = function(lambda ctx, grad: grad * factors[0])
+    model = Between(lambda _, h: scaling.apply(h))
     pef = compiled(model, tmp_path)
     trace_cache._kept.clear()
-    Other.factor = 3.0
+    factors[0] = 3.0
     with pytest.raises(GraphMismatch, match=r"its gradient, node 0") as caught:
         utils.trace_graph(model, given(), sgd(model), pef=pef)
     assert "2.0" in str(caught.value)
@@ -305,17 +289,14 @@ def test_a_backward_rounds_where_the_arithmetic_does(preset: str, cast: str, tmp
             x, w = ctx.saved_tensors
             return grads[0] @ w.T, x.T @ grads[0]
 
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            return Product.apply(h, self.middle[0].weight)
-
-    model = Net()
+    between = lambda self, h: Product.apply(h, self.middle[0].weight)  # noqa: E731
+    model = Between(between)
     pef = compiled(model, tmp_path, graphamp_preset=preset, bf16_cast=cast)
     (gradient,) = read_pef(pef).graphs[0].gradients
     assert sum(node.op.startswith("samba.cast_bf16") for node in gradient.nodes) >= 3
     utils.trace_graph(model, given(), sgd(model), pef=pef)
     samba.session.run(given(), model.output_tensors, section_types=["fwd", "bckwd"])
-    host = Net()
+    host = Between(between)
     host.load_state_dict({k: samba.to_torch(v) for k, v in model.state_dict().items()})
     host(*batch(0)).backward()
     for path, weight in host.named_parameters():
@@ -350,12 +331,8 @@ def branching(ctx: Any, grad: Tensor) -> Tensor:
     ],
 )
 def test_a_function_that_cannot_be_traced_is_refused_by_name(cls, deviation, text, tmp_path):
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            return cls.apply(h)
-
     with pytest.raises(GradientError, match=text) as caught:
-        compiled(Net(), tmp_path)
+        compiled(Between(lambda _, h: cls.apply(h)), tmp_path)
     assert caught.value.deviation == deviation
     assert caught.value.where.startswith(f"{__file__}:")
 
@@ -376,12 +353,8 @@ def test_a_function_under_vmap_is_refused(tmp_path):
         def backward(ctx: Any, *grads: Tensor) -> Any:
             return grads[0]
 
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            return torch.vmap(Mapped.apply)(h)
-
     with pytest.raises(GradientError, match="Mapped is applied under") as caught:
-        compiled(Net(), tmp_path)
+        compiled(Between(lambda _, h: torch.vmap(Mapped.apply)(h)), tmp_path)
     assert caught.value.deviation == "transformed-function"
 
 

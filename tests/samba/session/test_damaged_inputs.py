@@ -357,4 +357,4 @@ def test_other_arguments(scene):
         for _ in range(2):
             with refused(part, case=case) as caught:
                 samba.session.run(scene.inputs, **({"output_tensors": outputs} | make()))
-        assert caught.text.isprintable() and len(caught.text) < 2500, caught.text
+            assert caught.text.isprintable() and len(caught.text) < 2500, caught.text

@@ -14,6 +14,7 @@ import samba
 import samba.utils as utils
 from samba.graph import FwdGraph
 from tests.samba.graphs import compiled
+from tests.samba.session.loading import load, reload_graphs
 from tests.samba.worlds import close
 
 Tensors = tuple[torch.Tensor, ...]
@@ -59,13 +60,11 @@ def trace_rows(model: nn.Module, *rows: int) -> dict[int, Any]:
 
 
 def test_a_table_outside_of_the_model_serves_all_graphs(tmp_path: Path) -> None:
-    shared.made.clear()
-    trace_rows(samba.from_torch_model_(Turned()), 2, 3)
-    pef = compiled(tmp_path)
-    samba.session.reset()
-    shared.made.clear()
-    outputs = trace_rows(samba.from_torch_model_(Turned()), 2, 3)
-    samba.session.init_multigraph_runtime(pef)
+    def add() -> dict[int, Any]:
+        shared.made.clear()
+        return trace_rows(samba.from_torch_model_(Turned()), 2, 3)
+
+    outputs = reload_graphs(add, tmp_path)
     for rows in (3, 2):
         x = torch.randn(rows, 4)
         given = samba.from_torch_tensor(x, name=f"x{rows}")
@@ -161,11 +160,8 @@ class Words(nn.Module):
 
 def test_a_pef_for_inference_serves_another_padding_index(tmp_path: Path) -> None:
     ids = samba.from_torch_tensor(torch.tensor([[1, 4]]), name="ids")
-    folder = {"output_folder": str(tmp_path)}
-    model = samba.from_torch_model_(Words(None))
-    pef = samba.session.compile(model, (ids,), name="words", inference=True, config_dict=folder)
-    samba.session.reset()
-    model = samba.from_torch_model_(Words(1))
-    outputs = utils.trace_graph(model, (ids,), pef=pef)
+    load(samba.from_torch_model_(Words(None)), (ids,), tmp_path, inference=True)
+    pef = samba.session.pef_path
+    outputs = utils.trace_graph(samba.from_torch_model_(Words(1)), (ids,), pef=pef)
     (found,) = samba.session.run(input_tensors=(ids,), output_tensors=outputs)
     close(found, Words(1)(torch.tensor([[1, 4]])), "words")

@@ -13,8 +13,7 @@ from torch import nn
 
 import samba
 from samba.tensor.host_use import twinned
-from tests.samba.session.loading import told_of
-from tests.samba.shared_traces import share_trace
+from tests.samba.session.loading import plain, told_of
 from tests.samba.worlds import Scene, Tensors, World, close, named
 
 
@@ -53,15 +52,6 @@ def scene(pefs) -> Scene:
     return pefs.loaded(ADAM)
 
 
-def plain(pefs, of: World) -> Scene:
-    """A world on the device whose model was not converted."""
-    scene = pefs.scene(of)
-    scene.model = share_trace(copy.deepcopy(scene.host))
-    scene.optimizer = of.optimizer(scene.model)
-    scene.trace()
-    return scene
-
-
 def steps(scene: Scene, *seeds: int) -> None:
     """Steps of both, on batches of their own."""
     for seed in seeds:
@@ -90,7 +80,7 @@ def load_others(*modules: nn.Module) -> None:
 
 @pytest.mark.parametrize("converted", [True, False])
 def test_a_state_that_is_loaded_after_trace_graph_counts_at_the_next_run(pefs, caplog, converted):
-    scene = pefs.loaded(SGD) if converted else plain(pefs, SGD)
+    scene = pefs.loaded(SGD) if converted else plain(pefs.scene(SGD))
     steps(scene, 0, 1)
     load_others(scene.model, scene.host)
     steps(scene, 2, 3)
@@ -317,7 +307,7 @@ def test_nothing_is_looked_after_once_the_session_is_reset(scene, caplog):
 
 @pytest.mark.parametrize("converted", [True, False])
 def test_freezing_after_the_load_is_told_once(pefs, caplog, converted):
-    scene = pefs.loaded(ADAM) if converted else plain(pefs, ADAM)
+    scene = pefs.loaded(ADAM) if converted else plain(pefs.scene(ADAM))
     steps(scene, 0)
     scene.model.head.requires_grad_(False)
     for step in (1, 2):

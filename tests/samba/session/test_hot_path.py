@@ -6,9 +6,8 @@ import sys
 from collections import Counter
 
 import samba
+from tests.samba.session.loading import FINE
 from tests.samba.worlds import MLP, World, close, named, other_batch
-
-FINE = World(name="fine", config={"optim_level": "o0"})
 
 ADDING = World(name="adding", compile={"is_split_batch": True})
 

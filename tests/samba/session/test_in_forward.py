@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import samba
-import samba.utils as utils
 from samba.errors import UnsupportedKeyword
 from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError, UnsupportedOps
 from tests.samba.refusals import line_of
+from tests.samba.session.loading import load
 from tests.samba.worlds import close
 from tests.tracing import trace
 
@@ -151,9 +151,7 @@ def test_every_way_gives_torchs_numbers_and_gradients(names: list[str], tmp_path
     x = torch.randn(3, 4)
     samba.from_torch_model_(model)
     given = samba.from_torch_tensor(x, name="image")
-    config = {"output_folder": str(tmp_path), "pef_name": "ways"}
-    pef = samba.session.compile(model, given, config_dict=config, loss_indices=[0])
-    outputs = utils.trace_graph(model, given, pef=pef)
+    outputs = load(model, given, tmp_path, loss_indices=[0])
     found = samba.session.run(given, outputs)
     wanted = host(x)
     for name, one, other in zip(("loss", *names, "held"), found, wanted, strict=True):
@@ -300,9 +298,7 @@ class Draws(nn.Module):
 
 def test_samba_randn_in_forward_draws_anew_in_every_run(tmp_path: Path) -> None:
     model, x = samba.from_torch_model_(Draws()), samba.zeros(50, name="x")
-    config = {"output_folder": str(tmp_path), "pef_name": "draws"}
-    pef = samba.session.compile(model, x, inference=True, config_dict=config)
-    outputs = utils.trace_graph(model, x, pef=pef)
+    outputs = load(model, x, tmp_path, inference=True)
     first = [o.torch() for o in samba.session.run(x, outputs)]
     second = [o.torch() for o in samba.session.run(x, outputs)]
     for one, other in zip(first, second, strict=True):
@@ -360,10 +356,7 @@ def test_inference_mode_in_forward_has_no_gradient(tmp_path: Path) -> None:
     model, host = Ranked(), Ranked()
     host.load_state_dict(model.state_dict())
     x = samba.from_torch_model_(model) and samba.randn(3, 4, name="x")
-    config = {"output_folder": str(tmp_path), "pef_name": "ranked"}
-    pef = samba.session.compile(model, x, config_dict=config, loss_indices=[0])
-    outputs = utils.trace_graph(model, x, pef=pef)
-    found = samba.session.run(x, outputs)
+    found = samba.session.run(x, load(model, x, tmp_path, loss_indices=[0]))
     wanted = host(x.torch())
     close(found[1].torch(), wanted[1].clone())
     wanted[0].backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
-import samba.utils as utils
 from emulator.errors import IndexOutOfRange
+from tests.samba.session.loading import load
 from tests.samba.worlds import deviations, named, told
 
 Forward = Callable[..., Any]
@@ -42,11 +43,7 @@ X = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 
 def loaded(folder: Path, model: nn.Module, i: torch.Tensor, **config: Any) -> nn.Module:
     """The model on the device."""
-    model = samba.from_torch_model_(model)
-    inputs = named({"i": i, "x": X})
-    config = {"output_folder": str(folder), **config}
-    pef = samba.session.compile(model, inputs, None, config_dict=config)
-    utils.trace_graph(model, inputs, None, pef=pef, config_dict=config)
+    load(samba.from_torch_model_(model), named({"i": i, "x": X}), folder, config=config)
     return model
 
 
@@ -111,6 +108,7 @@ CASES: dict[str, tuple[Forward, torch.Tensor]] = {
 """Functions of indices ``i``, and indices that torch takes."""
 
 TRIED = (5, 6, 9, 10, 11, 59, 60, -1, -3, -6, -7, -10, -11, -61, -100, 255)
+"""At the first and the last place in turns."""
 
 
 class AllCases(nn.Module):
@@ -129,9 +127,7 @@ def test_what_torch_refuses_is_refused_and_nothing_else(tmp_path: Path) -> None:
     good = {f"i{number}": i for number, (_, i) in enumerate(CASES.values())}
     whole = samba.from_torch_model_(AllCases())
     inputs = named({"x": X, **good})
-    config = {"output_folder": str(tmp_path), "pef_name": "cases"}
-    pef = samba.session.compile(whole, inputs, inference=True, config_dict=config)
-    utils.trace_graph(whole, inputs, pef=pef)
+    load(whole, inputs, tmp_path, inference=True)
     for (case, (forward, i)), name, output in zip(
         CASES.items(), good, whole.output_tensors, strict=True
     ):
@@ -153,25 +149,24 @@ def refuses_as_torch(
     # Float32 sums of entries of order 1 in another order: some ulps, here and below.
     torch.testing.assert_close(found(good), host(good, X).detach(), rtol=2e-6, atol=2e-6)
     seen = set()
-    for number in TRIED:
+    for number, place in zip(TRIED, itertools.cycle((0, -1)), strict=False):
         if good.dtype is torch.uint8 and number < 0:
             continue
-        for place in (0, -1):
-            i = good.clone()
-            i.view(-1)[place] = number
-            if case in ("put", "index_copy") and number in good.tolist():
-                continue  # written twice: torch does not say which one counts
-            try:
-                wanted = host(i, X).detach()
-            except (IndexError, RuntimeError):
-                with pytest.raises(IndexOutOfRange) as caught:
-                    found(i)
-                assert caught.value.tensor == name and caught.value.index == number
-                assert i[tuple(caught.value.position)] == number
-                seen.add("refused")
-            else:
-                torch.testing.assert_close(found(i), wanted, rtol=2e-6, atol=2e-6)
-                seen.add("taken")
+        i = good.clone()
+        i.view(-1)[place] = number
+        if case in ("put", "index_copy") and number in good.tolist():
+            continue  # written twice: torch does not say which one counts
+        try:
+            wanted = host(i, X).detach()
+        except (IndexError, RuntimeError):
+            with pytest.raises(IndexOutOfRange) as caught:
+                found(i)
+            assert caught.value.tensor == name and caught.value.index == number
+            assert i[tuple(caught.value.position)] == number
+            seen.add("refused")
+        else:
+            torch.testing.assert_close(found(i), wanted, rtol=2e-6, atol=2e-6)
+            seen.add("taken")
     assert seen == ({"taken"} if case == "take_along_dim" else {"refused", "taken"})
     found(good)
 
@@ -289,9 +284,7 @@ def test_a_checked_training_step_leaves_weights_alone_where_it_is_refused(tmp_pa
     inputs = named({"i": whole(4) // 2, "x": X})
     optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     of_host = torch.optim.SGD(host.parameters(), lr=0.1, momentum=0.9)
-    config = {"output_folder": str(tmp_path), "check_indices": True}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
-    utils.trace_graph(model, inputs, optimizer, pef=pef, config_dict=config)
+    load(model, inputs, tmp_path, optimizer, config={"check_indices": True})
     for labels in ([3, 0, 1, 2], [0, 1, 2, 7], [0, -1, 1, 1], [2, 2, 1, 7], [0, 0, 0, 3]):
         i = torch.tensor(labels)
         of_host.zero_grad()

@@ -10,8 +10,8 @@ import samba.utils as utils
 from emulator.errors import NotSeeded
 from pef_schema.program import SectionKind
 from tests.api.covers import covers
-from tests.samba.session.loading import assert_gradients, loaded
-from tests.samba.worlds import MLP, World, close, deviations, told
+from tests.samba.session.loading import FINE, assert_gradients
+from tests.samba.worlds import MLP, close, deviations, told
 
 STEP = ["fwd", "bckwd", "opt"]
 
@@ -74,8 +74,8 @@ def test_a_gradient_that_is_set_between_runs_is_old_in_the_one_after_the_next(pe
     assert len(texts(caplog)) == 1
 
 
-def test_sections_of_one_backward_pass_are_no_later_run(tmp_path, caplog):
-    scene = loaded(World(name="single", config={"optim_level": "o0"}), tmp_path)
+def test_sections_of_one_backward_pass_are_no_later_run(pefs, caplog):
+    scene = pefs.loaded(FINE)
     seed(scene)
     program = samba.session.program
     assert program is not None
@@ -158,7 +158,7 @@ def test_gradients_given_to_the_run_start_it(scene):
 
 
 def test_section_by_section_the_one_that_reads_the_loss_is_refused(pefs):
-    scene = pefs.loaded(World(name="mlp_o0", config={"optim_level": "o0"}), init_output_grads=False)
+    scene = pefs.loaded(FINE, init_output_grads=False)
     scene.run(section_types=["fwd"])
     program = samba.session.program
     assert program is not None

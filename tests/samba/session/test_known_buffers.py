@@ -13,6 +13,7 @@ import samba
 import samba.utils as utils
 from samba.session.check_pef import GraphMismatch
 from samba.tracer.errors import DataDependentBranch
+from tests.samba.session.loading import load
 from tests.samba.worlds import close, named
 
 X = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
@@ -63,10 +64,6 @@ def compiled(model: nn.Module, folder: Path) -> str:
     return samba.session.compile(model, named({"x": X}), None, config_dict=config, inference=True)
 
 
-def converted(model: nn.Module) -> nn.Module:
-    return samba.from_torch_model_(model)
-
-
 def run(model: Any) -> torch.Tensor:
     return samba.to_torch(samba.session.run(named({"x": X}), model.output_tensors)[0])
 
@@ -76,8 +73,8 @@ def test_lengths_and_masks_of_buffers_are_as_in_torch(tmp_path: Path) -> None:
     model = Padded()
     with torch.no_grad():
         wanted = model(X)
-    converted(model)
-    utils.trace_graph(model, named({"x": X}), pef=compiled(model, tmp_path))
+    samba.from_torch_model_(model)
+    load(model, named({"x": X}), tmp_path, inference=True)
     close(run(model), wanted)
 
 
@@ -85,12 +82,12 @@ def test_a_buffer_that_forward_changes_is_refused_with_the_line_that_reads_it(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(DataDependentBranch, match="stride is a buffer that it also") as caught:
-        compiled(converted(Counted()), tmp_path)
+        compiled(samba.from_torch_model_(Counted()), tmp_path)
     assert __file__ in caught.value.where
 
 
 def test_another_value_at_the_load_is_another_model(tmp_path: Path) -> None:
-    model = converted(Padded())
+    model = samba.from_torch_model_(Padded())
     pef = compiled(model, tmp_path)
     with torch.no_grad():
         model.keep.copy_(torch.tensor([True, True, False, True]))
@@ -107,8 +104,8 @@ def test_another_value_at_the_load_is_another_model(tmp_path: Path) -> None:
 def test_a_write_after_the_load_is_told_and_a_loaded_state_refused(
     tmp_path: Path, caplog: Any
 ) -> None:
-    model = converted(Padded())
-    utils.trace_graph(model, named({"x": X}), pef=compiled(model, tmp_path))
+    model = samba.from_torch_model_(Padded())
+    load(model, named({"x": X}), tmp_path, inference=True)
     before = run(model)
     other = {k: samba.to_torch(v).clone() for k, v in model.state_dict().items()}
     model.load_state_dict(other)
@@ -151,17 +148,14 @@ class Warm(nn.Module):
 
 def test_what_another_graph_changes_is_not_known(tmp_path: Path) -> None:
     model = samba.from_torch_model_(Warm())
-    config = {"output_folder": str(tmp_path), "pef_name": "warm"}
-    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
-    pef = samba.session.compile(model, named({"x": X}), optimizer, config_dict=config)
-    utils.trace_graph(model, named({"x": X}), optimizer, pef=pef)
+    load(model, named({"x": X}), tmp_path, samba.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(DataDependentBranch, match="steps, and runs of another graph"):
         samba.session.evaluator(model)
 
 
 def test_other_values_are_not_written_to_the_device(tmp_path: Path) -> None:
-    model = converted(Padded())
-    utils.trace_graph(model, named({"x": X}), pef=compiled(model, tmp_path))
+    model = samba.from_torch_model_(Padded())
+    load(model, named({"x": X}), tmp_path, inference=True)
     buffer = samba.session.buffer_dict["padded__stride"]
     buffer.sn_data = torch.tensor(2)
     with pytest.raises(GraphMismatch, match="stride"):

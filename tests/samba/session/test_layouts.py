@@ -13,6 +13,7 @@ from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.tracer.errors import ShapeMismatch
 from tests.samba.graphs import compiled as compiled_graphs
+from tests.samba.session.loading import load
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
 
@@ -22,28 +23,27 @@ CHANNELS = ROWS.to(memory_format=torch.channels_last)
 LATER = torch.cat((ROWS, ROWS))[1:]
 
 
+See = Callable[["Seeing", Tensor], float]
+
+
 class Seeing(torch.nn.Module):
     """Scales its input by what Python sees of it."""
 
-    def __init__(self, see: Callable[[Seeing, Tensor], float]) -> None:
+    def __init__(self, *see: See) -> None:
         super().__init__()
         self.w = torch.nn.Parameter(torch.ones(()))
         self.see = see
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.w * self.see(self, x)
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [x * self.w * see(self, x) for see in self.see]
 
 
 def named(x: Tensor) -> samba.SambaTensor:
     return samba.from_torch_tensor(x, name="x")
 
 
-def loaded(see: Callable[[Seeing, Tensor], float], x: Tensor, folder) -> tuple[Seeing, object]:
-    model = Seeing(see)
-    samba.from_torch_model_(model)
-    config = {"output_folder": str(folder), "pef_name": "seeing"}
-    pef = samba.session.compile(model, named(x), inference=True, config_dict=config)
-    return model, utils.trace_graph(model, named(x), pef=pef)
+def loaded(see: See, x: Tensor, folder) -> tuple[samba.SambaTensor, ...]:
+    return load(samba.from_torch_model_(Seeing(see)), named(x), folder, inference=True)
 
 
 def _contiguous(_: Seeing, x: Tensor) -> float:
@@ -61,16 +61,16 @@ def _type(model: Seeing, x: Tensor) -> float:
 
 
 @pytest.mark.parametrize("x", [ROWS, CHANNELS, LATER])
-@pytest.mark.parametrize("see", [_contiguous, _stride, _type])
-def test_forward_sees_what_torch_shows(see, x, tmp_path):
-    want = Seeing(see)(x)
-    _, outputs = loaded(see, x, tmp_path)
-    (got,) = samba.session.run(named(x), outputs)
-    torch.testing.assert_close(samba.to_torch(got), want)
+def test_forward_sees_what_torch_shows(x, tmp_path):
+    model = Seeing(_contiguous, _stride, _type)
+    wanted = model(x)
+    outputs = load(samba.from_torch_model_(model), named(x), tmp_path, inference=True)
+    for got, want in zip(samba.session.run(named(x), outputs), wanted, strict=True):
+        torch.testing.assert_close(samba.to_torch(got), want)
 
 
 def test_an_input_that_lies_otherwise_is_refused_where_forward_asked(tmp_path):
-    _, outputs = loaded(_contiguous, ROWS, tmp_path)
+    outputs = loaded(_contiguous, ROWS, tmp_path)
     samba.session.run(named(LATER), outputs)  # it has not asked for the offset
     with pytest.raises(ArgumentError, match=r"strides \(24, 1, 8, 2\)") as caught:
         samba.session.run(named(CHANNELS), outputs)
@@ -79,7 +79,7 @@ def test_an_input_that_lies_otherwise_is_refused_where_forward_asked(tmp_path):
 
 
 def test_an_input_may_lie_as_it_will_where_forward_did_not_ask(tmp_path):
-    _, outputs = loaded(_type, ROWS, tmp_path)
+    outputs = loaded(_type, ROWS, tmp_path)
     (got,) = samba.session.run(named(CHANNELS), outputs)
     torch.testing.assert_close(samba.to_torch(got), 2 * ROWS)
 
@@ -126,9 +126,8 @@ class Viewing(torch.nn.Module):
 
 
 def compiled(how: str, x: Tensor, folder) -> str:
-    model = Viewing(how)
-    samba.from_torch_model_(model)
     config = {"output_folder": str(folder), "pef_name": "viewing"}
+    model = samba.from_torch_model_(Viewing(how))
     return samba.session.compile(model, named(x), inference=True, config_dict=config)
 
 
@@ -160,8 +159,7 @@ def test_a_view_of_a_transposed_parameter_is_refused(tmp_path):
 @pytest.mark.parametrize("how", ["input", "later"])
 def test_a_view_of_an_input_of_a_run_that_torch_refuses_is_refused(how, tmp_path):
     pef = compiled(how, ROWS, tmp_path)
-    model = Viewing(how)
-    samba.from_torch_model_(model)
+    model = samba.from_torch_model_(Viewing(how))
     with pytest.raises(ShapeMismatch, match=COMPATIBLE):
         utils.trace_graph(model, named(CHANNELS), pef=pef)
     outputs = utils.trace_graph(model, named(ROWS), pef=pef)
@@ -178,10 +176,7 @@ def test_a_view_of_an_input_of_a_run_that_torch_refuses_is_refused(how, tmp_path
     ("how", "x"), [("contiguous", CHANNELS), ("rows", ROWS.expand(2, 2, 3, 4)[:1])]
 )
 def test_a_view_that_torch_takes_is_taken_however_an_input_lies(how, x, tmp_path):
-    pef = compiled(how, ROWS, tmp_path)
-    model = Viewing(how)
-    samba.from_torch_model_(model)
-    outputs = utils.trace_graph(model, named(ROWS), pef=pef)
+    outputs = load(samba.from_torch_model_(Viewing(how)), named(ROWS), tmp_path, inference=True)
     (got,) = samba.session.run((named(x),), outputs)
     torch.testing.assert_close(samba.to_torch(got), Viewing(how)(x))
 
@@ -207,8 +202,6 @@ def test_the_kernel_of_group_norm_takes_what_lies_otherwise(tmp_path):
     x = torch.linspace(-1, 2, 48).square().reshape(2, 6, 4).transpose(1, 2)
     with pytest.raises(RuntimeError, match="is_contiguous"):
         Grouped()(x)
-    config = {"output_folder": str(tmp_path), "pef_name": "grouped"}
-    pef = samba.session.compile(Grouped(), named(x), inference=True, config_dict=config)
-    outputs = utils.trace_graph(Grouped(), named(x), pef=pef)
+    outputs = load(Grouped(), named(x), tmp_path, inference=True)
     (got,) = samba.session.run((named(x),), outputs)
     torch.testing.assert_close(samba.to_torch(got), Grouped()(x.contiguous()))

@@ -16,7 +16,8 @@ from samba.errors import SambaError
 from samba.support import timeline
 from samba.utils import measure
 from tests.api.covers import covers
-from tests.samba.worlds import INFERENCE, MLP, World, close, named, other_batch
+from tests.samba.session.loading import FINE
+from tests.samba.worlds import INFERENCE, MLP, close, named, other_batch
 
 
 @pytest.fixture
@@ -194,10 +195,8 @@ def test_every_row_has_its_own_times(scene, monkeypatch):
     assert [r.share for r in rows] == pytest.approx([1.5 / 11.5, 6 / 11.5, 4 / 11.5])
 
 
-def test_some_sections(tmp_path, clock):
-    scene = World(name="fine_sections", config={"optim_level": "o0"}).build()
-    scene.compile(tmp_path)
-    scene.trace()
+def test_some_sections(pefs, clock):
+    scene = pefs.loaded(FINE)
     rows = utils.measure_sections(scene.model, scene.inputs, num_sections=2, n_iterations=1)
     assert [(r.section_id, r.type) for r in rows] == [(0, "FWD"), (1, "FWD")]
     rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=1, min_duration=10.0)
@@ -205,11 +204,9 @@ def test_some_sections(tmp_path, clock):
     assert all(row.calls > 1 for row in rows)
 
 
-def test_every_row_names_its_layer_at_o0(tmp_path, clock, capsys):
+def test_every_row_names_its_layer_at_o0(pefs, clock, capsys):
     """``fwd_2`` alone does not say which layer it is."""
-    scene = World(name="layers", config={"optim_level": "o0"}).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = pefs.loaded(FINE)
     rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=1)
     found = {row.name: (row.modules, row.operations) for row in rows}
     assert found["fwd_0"] == (("mlp__first",), (("linear", 1),))

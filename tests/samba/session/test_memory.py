@@ -12,6 +12,7 @@ import pytest
 
 import samba
 from samba.errors import NotLoaded
+from tests.samba.session.loading import FINE
 from tests.samba.worlds import MLP, named, other_batch
 from tests.warm import finished
 
@@ -73,8 +74,6 @@ def test_a_plan_is_predicted_for_what_the_host_has_set(pefs):
 
 
 def test_many_sections_are_named_by_the_first_and_the_last(pefs):
-    from tests.samba.session.test_hot_path import FINE
-
     scene = pefs.loaded(FINE)
     samba.session.run(scene.inputs, ())
     count = len(samba.session.program.sections)

@@ -20,15 +20,20 @@ from tests.api.covers import covers
 from tests.samba.worlds import Mlp, close, features, named
 
 
-def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return samba.optim.AdamW(model.parameters(), lr=0.05, betas=(0.9, 0.999), weight_decay=0.1)
+def optimizers(model: Mlp, of: Any = samba.optim) -> list[torch.optim.Optimizer]:
+    """One that makes its states at the first step, and one that makes them at once."""
+    betas = (0.9, 0.999)
+    return [
+        of.AdamW(model.first.parameters(), lr=0.05, betas=betas, weight_decay=0.1),
+        of.Adagrad(model.second.parameters(), lr=0.05, initial_accumulator_value=0.5),
+    ]
 
 
-def without_values() -> tuple[nn.Module, torch.optim.Optimizer]:
+def without_values() -> tuple[nn.Module, list[torch.optim.Optimizer]]:
     with torch.device("meta"):
         model = Mlp()
     samba.from_torch_model_(model)
-    return model, adamw(model)
+    return model, optimizers(model)
 
 
 @pytest.fixture(scope="module")
@@ -49,37 +54,31 @@ def traced(pef):
     return model, optimizer, inputs
 
 
-def host_twin() -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(3)
-    model = Mlp()
-    return model, torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
-
-
 def test_to_device_takes_the_model_that_was_converted_since(traced):
-    model, optimizer, inputs = traced
-    host, host_optimizer = host_twin()
+    model, ours, inputs = traced
+    torch.manual_seed(3)
+    host = Mlp()
+    theirs = optimizers(host, torch.optim)
     other = samba.from_torch_model_(copy.deepcopy(host))
     samba.session.to_device()
     for _ in range(3):
         outputs = samba.session.run(inputs, model.output_tensors)
-        host_optimizer.zero_grad()
+        host.zero_grad()
         wanted = host(**features())
         wanted[0].backward()
-        host_optimizer.step()
-        for ours, theirs in zip(outputs, wanted, strict=True):
-            close(samba.to_torch(ours), theirs.detach())
-    samba.session.to_cpu(other, optimizer)
+        for optimizer in theirs:
+            optimizer.step()
+        for output, want in zip(outputs, wanted, strict=True):
+            close(samba.to_torch(output), want.detach())
+    samba.session.to_cpu(other, ours)
     for path, weight in host.named_parameters():
-        torch.testing.assert_close(
-            samba.to_torch(dict(other.named_parameters())[path]).detach(),
-            weight.detach(),
-            rtol=1e-5,
-            atol=1e-6,
-        )
-    ours, theirs = optimizer.state_dict()["state"], host_optimizer.state_dict()["state"]
-    for index, state in theirs.items():
-        assert float(ours[index]["step"]) == float(state["step"]) == 3
-        torch.testing.assert_close(ours[index]["exp_avg"], state["exp_avg"], rtol=1e-5, atol=1e-6)
+        found = samba.to_torch(other.get_parameter(path)).detach()
+        torch.testing.assert_close(found, weight.detach(), rtol=1e-5, atol=1e-6)
+    for optimizer, twin, key in zip(ours, theirs, ("exp_avg", "sum"), strict=True):
+        found, wanted = optimizer.state_dict()["state"], twin.state_dict()["state"]
+        for index, state in wanted.items():
+            assert float(found[index]["step"]) == float(state["step"]) == 3
+            torch.testing.assert_close(found[index][key], state[key], rtol=1e-5, atol=1e-6)
 
 
 def test_without_another_model_the_missing_values_are_named(traced):
@@ -96,34 +95,36 @@ def test_another_model_of_other_shapes_is_refused(traced):
         samba.session.to_device()
 
 
-def test_a_traced_model_with_values_is_the_one_that_goes(pef):
-    torch.manual_seed(5)
+def with_values(pef: str, **keywords: bool) -> tuple[nn.Module, list[Any], Any]:
     model = samba.from_torch_model_(Mlp())
-    optimizer, inputs = adamw(model), named(features())
-    utils.trace_graph(model, inputs, optimizer, pef=pef, transfer_device=False, config_dict={})
+    made, inputs = optimizers(model), named(features())
+    utils.trace_graph(model, inputs, made, pef=pef, config_dict={}, **keywords)
+    return model, made, inputs
+
+
+def test_a_traced_model_with_values_is_the_one_that_goes(pef):
+    model, *_ = with_values(pef, transfer_device=False)
     samba.from_torch_model_(Mlp())
     samba.session.to_device()
     close(model.first.weight.sn_data, samba.to_torch(model.first.weight).detach())
 
 
-def test_optimizer_states_of_empty_parameters_are_zeros_when_rdu_asks_for_them(traced):
-    model, *_ = traced
+def test_optimizer_states_of_empty_parameters_are_as_torch_begins_when_rdu_asks_for_them(traced):
     handles = samba.session.optim_dict
-    assert len(handles) >= 2 * len(list(model.parameters()))
-    for handle in handles.values():
+    begins = {name: 0.5 if name.endswith("sum") else 0.0 for name in handles}
+    assert sorted(begins.values())[-2:] == [0.5, 0.5] and len(begins) >= 6
+    for name, handle in handles.items():
         assert not handle.has_data
         handle.rdu()
-        assert torch.equal(handle.sn_data, torch.zeros(handle.shape))
+        assert torch.equal(handle.sn_data, torch.full(handle.shape, begins[name]))
 
 
 def test_rdu_of_an_optimizer_state_sends_what_torch_holds(pef):
-    model = samba.from_torch_model_(Mlp())
-    optimizer, inputs = adamw(model), named(features())
-    utils.trace_graph(model, inputs, optimizer, pef=pef, config_dict={})
+    model, made, inputs = with_values(pef)
     samba.session.run(inputs, model.output_tensors)
-    samba.session.to_cpu(model, [optimizer])
+    samba.session.to_cpu(model, made)
     samba.session.run(inputs, model.output_tensors)
-    kept = optimizer.state[model.first.weight]["exp_avg"].clone()
+    kept = made[0].state[model.first.weight]["exp_avg"].clone()
     handle = next(t for n, t in samba.session.optim_dict.items() if "first__weight" in n)
     assert not torch.equal(handle.sn_data, kept)
     handle.rdu()

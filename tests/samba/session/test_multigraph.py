@@ -32,6 +32,7 @@ from tests.samba.graphs import (
     set_up,
     two,
 )
+from tests.samba.session.loading import reload_graphs
 from tests.samba.worlds import INFERENCE, close
 
 TOKENS = torch.tensor([[4, 9, 1, 7, 2, 5]])
@@ -119,14 +120,10 @@ def test_lazy_weights_are_made_when_they_are_transferred(tmp_path):
         x, y = pair()
         out, _ = utils.trace_multigraph(model, (x, y))
         samba.session.add_graph(FwdGraph((x, y), out, name="a"))
+        assert not model.first.weight.has_data
         return model, (x, y, out)
 
-    add()
-    path = compiled(tmp_path)
-    samba.session.reset()
-    model, (x, y, out) = add()
-    assert not model.first.weight.has_data
-    samba.session.init_multigraph_runtime(path)
+    model, (x, y, out) = reload_graphs(add, tmp_path)
     (got,) = samba.session.run((x, y), out, graph_name="a")
     hidden = (x.torch() @ model.first.weight.sn_data.T + model.first.bias.sn_data).relu()
     want = (hidden @ model.second.weight.sn_data.T + model.second.bias.sn_data) * y.torch()
@@ -197,21 +194,18 @@ def test_weights_move_both_ways(pef):
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_graphs_that_share_out_a_model_are_the_whole(tmp_path, inner):
-    def add(model: Two) -> tuple[samba.SambaTensor, ...]:
+    def add() -> tuple[Two, samba.SambaTensor, samba.SambaTensor]:
+        model = two()
         x, y = pair()
         out, hidden = utils.trace_multigraph(samba.from_torch_model_(model), {"x": x, "y": y})
         if inner:  # not among the results of forward
             hidden = samba.session.get_samba_tensor_by_name("two__first__linear__outputs__0")
         samba.session.add_graph(FwdGraph({"x": x}, hidden, name="bottom"))
         samba.session.add_graph(FwdGraph((hidden, y), (out,), name="top"))
-        return out, hidden
+        return model, out, hidden
 
-    add(two())
-    path = compiled(tmp_path)
-    samba.session.reset()
-    model, host = two(), two()
-    out, hidden = add(model)
-    samba.session.init_multigraph_runtime(path)
+    model, out, hidden = reload_graphs(add, tmp_path)
+    host = two()
     x, y = pair()
     with torch.no_grad():
         want, _ = host(x.torch(), y.torch())
@@ -238,11 +232,7 @@ def test_a_graph_may_span_two_modules(tmp_path):
         samba.session.add_graph(FwdGraph(hidden, out, name="last"))
         return x, hidden, out
 
-    add()
-    path = compiled(tmp_path)
-    samba.session.reset()
-    x, hidden, out = add()
-    samba.session.init_multigraph_runtime(path)
+    x, hidden, out = reload_graphs(add, tmp_path)
     (got,) = samba.session.run(x, out, graph_name="both")
     want = second(first(x.torch())).detach()
     close(samba.to_torch(got), want)
@@ -276,11 +266,7 @@ def test_caches_may_be_nested(tmp_path):
         samba.session.add_graph(FwdGraph(inputs, outputs, name="step"))
         return outputs
 
-    add()
-    path = compiled(tmp_path)
-    samba.session.reset()
-    outputs = add()
-    samba.session.init_multigraph_runtime(path)
+    outputs = reload_graphs(add, tmp_path)
     x, _ = pair()
     want, past = Cached()(x.torch(), [(torch.ones(2, 4), torch.ones(2, 4)) for _ in range(2)])
     (got,) = samba.session.run({"x": x}, outputs[0], graph_name="step")

@@ -10,16 +10,14 @@ import torch
 import samba
 from samba import utils
 from samba.errors import ArgumentError, NotLoaded
+from tests.samba.session.loading import load
 
 
 @pytest.fixture
 def model(tmp_path):
     made = samba.from_torch_model_(torch.nn.BatchNorm1d(3))
     x = samba.ones(4, 3, name="x")
-    pef = samba.session.compile(
-        made, x, config_dict={"output_folder": str(tmp_path), "pef_name": "norm"}
-    )
-    utils.trace_graph(made, x, pef=pef)
+    load(made, x, tmp_path)
     return made
 
 

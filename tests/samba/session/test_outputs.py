@@ -81,14 +81,6 @@ def test_any_selection_in_the_order_asked(scene):
             assert all(torch.equal(r.data, everything[r.sn_name].data) for r in results)
 
 
-def test_alternating_selections(scene):
-    """What one call prepared does not leak into the next."""
-    loss, out = scene.model.output_tensors
-    for chosen in ((loss,), (out,), None, (out, loss), (), (loss,), None, [out]):
-        results = samba.session.run(scene.inputs, chosen, **FORWARD)
-        assert [r.sn_name for r in results] == [o.sn_name for o in chosen or ()]
-
-
 def test_any_memory_may_be_an_output(scene):
     weight = scene.model.first.weight
     before = weight.data.clone()

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import samba
-import samba.utils as utils
 from pef_schema import read_info
 from samba.tracer.capture import trace_model
 from samba.tracer.errors import OverwrittenValue
 from samba.tracer.inputs import collect_inputs
+from tests.samba.session.loading import load
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
 
@@ -122,10 +122,9 @@ def test_a_table_is_shortened_where_nobody_reads_its_rows_and_in_a_forward_pass_
     assert not torch.equal(want, before)
     samba.from_torch_model_(model)
     inputs = (samba.from_torch_tensor(INDICES["i"], name="i"),)
-    config = {"output_folder": str(tmp_path), "pef_name": "unread"}
-    pef = samba.session.compile(model, inputs, inference=True, config_dict=config)
-    assert read_info(pef).min_reader == 4  # older readers know no forward pass that writes weights
-    outputs = utils.trace_graph(model, inputs, pef=pef)
+    outputs = load(model, inputs, tmp_path, inference=True)
+    # Older readers know no forward pass that writes weights.
+    assert read_info(samba.session.pef_path).min_reader == 4
     samba.session.run(inputs, outputs)
     samba.session.to_cpu(model)
     torch.testing.assert_close(samba.to_torch(model.table.weight).detach(), want)

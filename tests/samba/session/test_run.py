@@ -279,7 +279,8 @@ def by_section(scene):
         ({"optim_level": "o0"}, [Scene.run, by_section]),
         pytest.param({"optim_level": "o1"}, [Scene.run], marks=pytest.mark.slow),
         pytest.param({"optim_level": "o3"}, [Scene.run, by_type], marks=pytest.mark.slow),
-        ({"mapping": "spatial"}, [Scene.run, by_type]),
+        # In the fast tests a PEF for spatial mapping trains in tests/api/test_utils_page.py.
+        pytest.param({"mapping": "spatial"}, [Scene.run, by_type], marks=pytest.mark.slow),
     ],
     ids=["o0", "o1", "o3", "spatial"],
 )

@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional as F
 
 import samba
-from samba import utils
 from samba.errors import ArgumentError
 from samba.tracer.errors import DroppedItself
+from tests.samba.session.loading import load
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
 
@@ -74,11 +74,8 @@ def test_copies_of_what_lies_otherwise_are_torchs(kind, tmp_path):
 
 def test_an_input_that_lies_otherwise_is_refused_where_a_copy_hangs_on_it(tmp_path):
     def loaded(see: See) -> object:
-        model, x = Changing(see), samba.from_torch_tensor(ROWS, name="x")
-        samba.from_torch_model_(model)
-        config = {"output_folder": str(tmp_path), "pef_name": "changing"}
-        pef = samba.session.compile(model, x, inference=True, config_dict=config)
-        return utils.trace_graph(model, x, pef=pef)
+        rows = samba.from_torch_tensor(ROWS, name="x")
+        return load(samba.from_torch_model_(Changing(see)), rows, tmp_path, inference=True)
 
     columns = samba.from_torch_tensor(COLUMNS, name="x")
     with pytest.raises(ArgumentError, match=r"strides \(1, 4\)") as caught:
@@ -143,9 +140,7 @@ class Made(torch.nn.Module):
 @pytest.mark.parametrize("inference", [False, True])
 def test_a_tensor_made_in_forward_is_made_anew(inference, tmp_path):
     model, x = samba.from_torch_model(Made()), samba.from_torch_tensor(ROWS, name="x")
-    config = {"output_folder": str(tmp_path), "pef_name": "made"}
-    pef = samba.session.compile(model, x, inference=inference, config_dict=config)
-    outputs = utils.trace_graph(model, x, pef=pef)
+    outputs = load(model, x, tmp_path, inference=inference)
     for _ in range(2):
         (got,) = samba.session.run(x, outputs, section_types=["FWD"])
         torch.testing.assert_close(samba.to_torch(got), Made()(ROWS))

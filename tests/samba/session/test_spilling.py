@@ -8,18 +8,18 @@ import io
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import samba
-from samba import utils
 from samba.session import spilling
 from samba.session.spilling import SPILL_VARIABLE, spill_weights
 from samba.tensor.views import host_of
-from tests.samba.shared_traces import share_trace
-from tests.samba.worlds import deviations
+from tests.samba.session.loading import plain
+from tests.samba.worlds import Pefs, Scene, World, deviations, sgd
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc/self/smaps")
 
@@ -72,96 +72,82 @@ class Net(nn.Module):
         return out.square().mean(), out
 
 
-def given() -> tuple[samba.SambaTensor]:
-    return (samba.SambaTensor(torch.linspace(-1, 1, 4096).reshape(4, 1024), name="x"),)
+NET = World(
+    name="spilled",
+    model=Net,
+    inputs=lambda: {"x": torch.linspace(-1, 1, 4096).reshape(4, 1024)},
+    optimizer=sgd(momentum=0.0),
+)
 
 
-class Scene:
-    """A model on the device, and the same model on the host."""
+@pytest.fixture
+def scene(pefs: Pefs) -> Scene:
+    return pefs.loaded(NET)
 
-    def __init__(self, folder, *, converted: bool = True, keep: bool = False) -> None:
-        torch.manual_seed(0)
-        self.model = Net()
-        self.host = copy.deepcopy(self.model)
-        if converted:
-            samba.from_torch_model_(self.model)
-        share_trace(self.model)
-        self.kept = self.model.wide.weight.data if keep else None
-        self.optimizer = samba.optim.SGD(self.model.parameters(), lr=0.1)
-        config = {"output_folder": str(folder), "pef_name": "net"}
-        pef = samba.session.compile(self.model, given(), self.optimizer, config_dict=config)
-        self.outputs = utils.trace_graph(self.model, given(), self.optimizer, pef=pef)
 
-    @property
-    def weight(self) -> torch.Tensor:
-        return self.model.wide.weight
+def weight_of(scene: Scene) -> Any:
+    return scene.model.wide.weight
 
-    def run(self) -> torch.Tensor:
-        return samba.to_torch(samba.session.run(given(), self.outputs)[0])
 
-    def host_step(self) -> torch.Tensor:
-        loss, _ = self.host(*map(samba.to_torch, given()))
-        self.host.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in self.host.parameters():
-                parameter.sub_(parameter.grad, alpha=0.1)
-        return loss.detach()
+def assert_steps_alike(scene: Scene) -> None:
+    """A step of both begins with the same loss."""
+    torch.testing.assert_close(scene.run()[0], scene.host_step()[0], rtol=1e-6, atol=0)
+
+
+def assert_same_weight(scene: Scene) -> None:
+    ours, theirs = samba.to_torch(weight_of(scene)).detach(), scene.host.wide.weight.detach()
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("converted", [True, False])
-def test_host_weights_take_no_memory_until_they_are_read(tmp_path, caplog, converted):
-    scene = Scene(tmp_path, converted=converted)
+def test_host_weights_take_no_memory_until_they_are_read(pefs, tmp_path, caplog, converted):
+    scene = pefs.loaded(NET) if converted else plain(pefs.scene(NET))
     before = scene.host.wide.weight.detach().clone()
-    assert in_file(scene.weight)
-    assert resident(scene.weight) == 0
+    assert in_file(weight_of(scene))
+    assert resident(weight_of(scene)) == 0
     for _ in range(2):
-        torch.testing.assert_close(scene.run(), scene.host_step(), rtol=1e-6, atol=0)
-    assert resident(scene.weight) == 0  # runs read the device's
+        assert_steps_alike(scene)
+    assert resident(weight_of(scene)) == 0  # runs read the device's
     assert "older-host-values" not in deviations(caplog)
-    assert torch.equal(scene.weight.detach(), before)  # the values of the load, as always
+    assert torch.equal(weight_of(scene).detach(), before)  # the values of the load, as always
     assert deviations(caplog).count("older-host-values") == converted
-    assert resident(scene.weight) >= 4 * SIZE
+    assert resident(weight_of(scene)) >= 4 * SIZE
     assert not list(tmp_path.glob("sambaflow-weights-*"))  # a file without a name
 
 
-def test_to_cpu_and_writes_on_the_host_are_as_ever(tmp_path):
-    scene = Scene(tmp_path)
+def test_to_cpu_and_writes_on_the_host_are_as_ever(scene):
     scene.run()
     scene.host_step()
     samba.session.to_cpu(scene.model)
-    assert not in_file(scene.weight)
-    torch.testing.assert_close(
-        samba.to_torch(scene.weight).detach(), scene.host.wide.weight.detach(), rtol=0, atol=1e-7
-    )
+    assert not in_file(weight_of(scene))
+    assert_same_weight(scene)
     with torch.no_grad():
         for model in (scene.model, scene.host):
             model.wide.weight.mul_(0.5)
     samba.session.to_rdu(scene.model)
-    torch.testing.assert_close(scene.run(), scene.host_step(), rtol=1e-6, atol=0)
+    assert_steps_alike(scene)
 
 
-def test_in_place_writes_reach_the_device_and_stay_in_the_process(tmp_path):
-    scene = Scene(tmp_path)
+def test_in_place_writes_reach_the_device_and_stay_in_the_process(scene):
     with torch.no_grad():
         for model in (scene.model, scene.host):
             model.wide.weight.mul_(2.0)
-    assert in_file(scene.weight)
+    assert in_file(weight_of(scene))
     samba.session.to_rdu(scene.model)
-    torch.testing.assert_close(scene.run(), scene.host_step(), rtol=1e-6, atol=0)
+    assert_steps_alike(scene)
     samba.session.to_cpu(scene.model, inplace=True)
-    assert in_file(scene.weight)
-    torch.testing.assert_close(
-        samba.to_torch(scene.weight).detach(), scene.host.wide.weight.detach(), rtol=0, atol=1e-7
-    )
+    assert in_file(weight_of(scene))
+    assert_same_weight(scene)
 
 
-def test_memory_that_somebody_else_has_stays(tmp_path):
-    scene = Scene(tmp_path, keep=True)
-    assert not in_file(scene.weight)
-    scene.kept.fill_(3.0)
+def test_memory_that_somebody_else_has_stays(pefs):
+    scene = pefs.scene(NET)
+    kept = weight_of(scene).data
+    scene.trace()
+    assert not in_file(weight_of(scene))
+    kept.fill_(3.0)
     with torch._C.DisableTorchFunctionSubclass():
-        assert bool((scene.weight == 3.0).all())
+        assert bool((weight_of(scene) == 3.0).all())
 
 
 def views(tensor: nn.Parameter) -> object:
@@ -209,7 +195,7 @@ def test_one_tensor_twice_is_one_and_two_over_one_memory_stay():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_values_strides_and_flags_stay(dtype, memory_format):
-    values = torch.randn(64, 64, 32, 32).to(dtype).to(memory_format=memory_format)
+    values = torch.randn(32, 64, 32, 32).to(dtype).to(memory_format=memory_format)
     tensor = nn.Parameter(values.clone(memory_format=torch.preserve_format))
     version = tensor._version
     assert spill_weights([tensor]) == values.numel() * values.element_size()

@@ -71,9 +71,9 @@ def assert_as_alone(pefs, scene, steps):
         assert torch.equal(found[path], weight), path
 
 
-@pytest.mark.parametrize("what", ["to_cpu", "sn_data", "evaluate", "synchronize", "run"])
+@pytest.mark.parametrize("what", ["to_cpu", "sn_data", "evaluate", "synchronize", "run", "load"])
 def test_a_call_waits_for_the_run_under_way(pefs, what):
-    """What it reads is of the finished step."""
+    """What it reads is of the finished step; a program stays until its run has returned."""
     scene = pefs.loaded(MLP)
     evaluator = samba.session.evaluator(scene.model)
     scene.run()
@@ -84,6 +84,7 @@ def test_a_call_waits_for_the_run_under_way(pefs, what):
         "evaluate": lambda: evaluator.run(scene.inputs),
         "synchronize": samba.session.synchronize,
         "run": lambda: samba.session.run(scene.inputs, (), section_types=["fwd"]),
+        "load": scene.trace,
     }
     device, whole = samba.session.need_loaded("run()").device, Device.run
     inside, go = threading.Event(), threading.Event()
@@ -167,25 +168,8 @@ def test_an_evaluating_thread_beside_one_that_trains(pefs):
     assert_as_alone(pefs, scene, 100)
 
 
-def test_loading_waits_for_the_run_and_late_runs_are_told(pefs):
-    """The program of a run stays until it has returned; who comes too late is told."""
+def test_a_run_that_comes_after_another_load_is_told(pefs):
     scene = pefs.loaded(MLP)
-    inside, go = threading.Event(), threading.Event()
-    whole = Device.run
-
-    def slow(device, plan):
-        inside.set()
-        assert go.wait(_SECONDS)
-        whole(device, plan)
-
-    def load():
-        assert inside.wait(_SECONDS)
-        threading.Timer(0.2, go.set).start()
-        scene.trace()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Device, "run", slow)
-        assert together(scene.run, load) == []
     old = samba.session.need_loaded("run()")
     scene.trace()
     with pytest.raises(SessionInUse, match="another thread has loaded something else"):

@@ -16,16 +16,13 @@ from emulator.plans.kernel_trace import ProfilerInUse
 from samba.profiler import PROFILER
 from samba.support.timeline import NoTimeline, Timeline, Track
 from samba.utils.argparser import parse_app_args
-from tests.samba.worlds import Scene, World
+from tests.samba.session.loading import FINE, load
+from tests.samba.worlds import Pefs, Scene
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    """A small net with a section for each operation, loaded."""
-    made = World(name="timed", config={"optim_level": "o0"}).build()
-    made.compile(tmp_path)
-    made.trace()
-    return made
+def scene(pefs: Pefs) -> Scene:
+    return pefs.loaded(FINE)
 
 
 def events(path: Path) -> list[dict[str, Any]]:
@@ -88,11 +85,9 @@ def test_every_section_of_every_run_is_on_it(scene: Scene, tmp_path: Path) -> No
     assert facts["modules"] and all(":" in line for line in facts["lines"])
 
 
-def test_runs_give_what_sections_one_by_one_give(tmp_path: Path) -> None:
+def test_runs_give_what_sections_one_by_one_give(pefs: Pefs, tmp_path: Path) -> None:
     def trained(*, on_timeline: bool) -> list[torch.Tensor]:
-        made = World(name="same", config={"optim_level": "o0"}).build()
-        made.compile(tmp_path)
-        made.trace()
+        made = pefs.loaded(FINE)
         loaded = samba.session._slot.loaded
         assert loaded is not None
         first, *others = [call.section for call in loaded.program.schedules[0].calls]
@@ -170,9 +165,7 @@ def test_kernels_of_sections_that_share_an_executable(tmp_path: Path) -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(5)))
     inputs = (samba.randn(4, 8, name="x", batch_dim=0),)
     samba.from_torch_model_(model)
-    config = {"output_folder": str(tmp_path), "optim_level": "o0"}
-    pef = samba.session.compile(model, inputs, name="deep", inference=True, config_dict=config)
-    outputs = samba.utils.trace_graph(model, inputs, pef=pef)
+    outputs = load(model, inputs, tmp_path, config={"optim_level": "o0"}, inference=True)
     samba.session.start_timeline(tmp_path / "t.json", kernels=True)
     for _ in range(2):
         samba.session.run(inputs, outputs)

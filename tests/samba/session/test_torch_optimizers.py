@@ -16,12 +16,11 @@ from torch.optim import lr_scheduler
 
 import samba
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
-from samba import utils
 from samba.compiler.optimizers import KINDS, UnsupportedOptimizer
 from samba.session.check_pef import OptimizerMismatch
 from tests.pages import page
 from tests.samba.session.loading import loaded
-from tests.samba.worlds import Mlp, Scene, World, close, deviations, features, named, other_batch
+from tests.samba.worlds import Mlp, Scene, World, deviations, named, other_batch
 
 PAGE = "optimizers.md"
 MAKERS: dict[str, tuple[type, type, dict[str, Any]]] = {
@@ -98,22 +97,6 @@ def test_torchs_checkpoint_goes_on_on_the_device(pefs):
     scene.assert_follows()
 
 
-def test_the_devices_checkpoint_goes_on_in_torch(pefs):
-    scene = pefs.loaded(TOWER)
-    train(scene, range(BREAK))
-    samba.session.to_cpu(scene.model, scene.optimizer)
-    plain = Tower()
-    plain.load_state_dict(
-        {name: samba.to_torch(value) for name, value in scene.model.state_dict().items()}
-    )
-    scene.host, scene.host_optimizer = plain, one_a_layer(1)(plain)
-    for ours, theirs in zip(scene.optimizer, scene.host_optimizer, strict=True):
-        theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
-    train(scene, range(BREAK, STEPS))
-    host_train(scene, range(BREAK, STEPS))
-    scene.assert_follows()
-
-
 def test_without_its_states_an_optimizer_starts_as_torchs_does(pefs):
     """Sums start from ``initial_accumulator_value``, NAdam's product from 1."""
     scene = pefs.loaded(TOWER)
@@ -129,35 +112,6 @@ def test_without_its_states_an_optimizer_starts_as_torchs_does(pefs):
     assert handles[name].sn_data < 1
     handles[name].rdu()
     assert handles[name].sn_data == 1
-
-
-def test_a_model_without_values_starts_as_torchs_does(tmp_path):
-    """Adagrad makes its states at once, of a model on the meta device without values, too."""
-
-    def adagrad(model: nn.Module) -> torch.optim.Optimizer:
-        return samba.optim.Adagrad(model.parameters(), initial_accumulator_value=0.5)
-
-    with torch.device("meta"):
-        model = Mlp()
-    samba.from_torch_model_(model)
-    inputs, optimizer = named(features()), adagrad(model)
-    config = {"output_folder": str(tmp_path), "pef_name": "meta"}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
-    utils.trace_graph(model, inputs, optimizer, pef=pef, transfer_device=False)
-    host = Mlp()
-    host_optimizer = torch.optim.Adagrad(host.parameters(), initial_accumulator_value=0.5)
-    other = samba.from_torch_model_(copy.deepcopy(host))
-    samba.session.to_device()
-    sums = [h for name, h in samba.session.optim_dict.items() if name.endswith("sum")]
-    for handle in sums:
-        handle.rdu()
-        assert (handle.sn_data == 0.5).all()
-    samba.session.run(inputs, model.output_tensors)
-    host(**features())[0].backward()
-    host_optimizer.step()
-    for ours, theirs in zip(model.parameters(), host.parameters(), strict=True):
-        close(ours.sn_data, theirs.detach())
-    assert len(sums) == 4 and other is not model
 
 
 # -- hyperparameters -------------------------------------------------------------------------

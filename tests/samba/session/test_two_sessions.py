@@ -15,6 +15,12 @@ from samba.support.tracing import tracing
 from samba.tensor.device_memory import visible_memory
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the PEFs of the layers are, each compiled by the first test that loads it."""
+    return tmp_path_factory.mktemp("sessions")
+
+
 @pytest.fixture
 def second():
     session = SambaSession()
@@ -29,8 +35,11 @@ def loaded(session, folder, name, value):
     samba.from_torch_model_(model, parent_module_prefix=name)
     x = samba.ones(2, 1, name="x")
     config = {"pef_name": name, "output_folder": str(folder)}
-    pef = session.compile(model, (x,), inference=True, config_dict=config)
-    session.load(model, (x,), None, pef=pef, loss_indices=None, transfer_device=True, config=config)
+    pef = folder / name / f"{name}.pef"
+    if not pef.exists():
+        session.compile(model, (x,), inference=True, config_dict=config)
+    keywords = {"loss_indices": None, "transfer_device": True, "config": config}
+    session.load(model, (x,), None, pef=str(pef), **keywords)
     return model, x
 
 
@@ -39,8 +48,8 @@ def first_row(session, model, x):
     return out[0].item()
 
 
-def test_making_a_second_session_changes_nothing(tmp_path):
-    model, x = loaded(samba.session, tmp_path, "one", 3.0)
+def test_making_a_second_session_changes_nothing(folder):
+    model, x = loaded(samba.session, folder, "one", 3.0)
     counters, buffers = samba.session.counters, samba.session.buffer_dict
     assert x.fast_access
     SambaSession()
@@ -50,9 +59,9 @@ def test_making_a_second_session_changes_nothing(tmp_path):
     assert model.weight.sn_data.item() == 3.0
 
 
-def test_each_session_runs_its_own_program(tmp_path, second):
-    one, x = loaded(samba.session, tmp_path, "one", 3.0)
-    two, y = loaded(second, tmp_path, "two", 5.0)
+def test_each_session_runs_its_own_program(folder, second):
+    one, x = loaded(samba.session, folder, "one", 3.0)
+    two, y = loaded(second, folder, "two", 5.0)
     assert first_row(samba.session, one, x) == 3.0
     assert first_row(second, two, y) == 5.0
     assert (samba.session.program.name, second.program.name) == ("linear", "linear")
@@ -61,9 +70,9 @@ def test_each_session_runs_its_own_program(tmp_path, second):
     assert samba.session.pef_path != second.pef_path
 
 
-def test_tensors_see_the_program_loaded_last_and_then_the_other_again(tmp_path, second):
-    one, _ = loaded(samba.session, tmp_path, "one", 3.0)
-    two, _ = loaded(second, tmp_path, "two", 5.0)
+def test_tensors_see_the_program_loaded_last_and_then_the_other_again(folder, second):
+    one, _ = loaded(samba.session, folder, "one", 3.0)
+    two, _ = loaded(second, folder, "two", 5.0)
     assert two.weight.sn_data.item() == 5.0
     second.reset()
     assert one.weight.sn_data.item() == 3.0
@@ -71,9 +80,9 @@ def test_tensors_see_the_program_loaded_last_and_then_the_other_again(tmp_path, 
         second.run()
 
 
-def test_a_reset_leaves_the_other_session_alone(tmp_path, second):
-    loaded(samba.session, tmp_path, "one", 3.0)
-    two, y = loaded(second, tmp_path, "two", 5.0)
+def test_a_reset_leaves_the_other_session_alone(folder, second):
+    loaded(samba.session, folder, "one", 3.0)
+    two, y = loaded(second, folder, "two", 5.0)
     samba.session.reset()
     assert two.weight.sn_data.item() == 5.0
     assert first_row(second, two, y) == 5.0
@@ -87,19 +96,19 @@ def test_modes_are_of_one_session(second):
     assert samba.session.dynamic_dims == {}
 
 
-def test_a_reset_leaves_buffers_and_marks_of_the_process(tmp_path, second):
-    _, x = loaded(samba.session, tmp_path, "one", 3.0)
+def test_a_reset_leaves_buffers_and_marks_of_the_process(folder, second):
+    _, x = loaded(samba.session, folder, "one", 3.0)
     samba.from_torch_model_(torch.nn.BatchNorm1d(2))
     names = set(samba.session.buffer_dict)
-    loaded(second, tmp_path, "two", 5.0)
+    loaded(second, folder, "two", 5.0)
     second.reset()
     assert x.fast_access
     assert set(samba.session.buffer_dict) >= names and names
     assert second.buffer_dict == {}
 
 
-def test_a_reset_frees_the_device_at_once(tmp_path, second):
-    loaded(second, tmp_path, "two", 5.0)
+def test_a_reset_frees_the_device_at_once(folder, second):
+    loaded(second, folder, "two", 5.0)
     device = weakref.ref(second.need_loaded("test").device)
     gc.disable()
     try:
@@ -109,9 +118,9 @@ def test_a_reset_frees_the_device_at_once(tmp_path, second):
         gc.enable()
 
 
-def test_a_session_that_is_dropped_frees_its_device(tmp_path):
+def test_a_session_that_is_dropped_frees_its_device(folder):
     session = SambaSession()
-    loaded(session, tmp_path, "two", 5.0)
+    loaded(session, folder, "two", 5.0)
     device = weakref.ref(session.need_loaded("test").device)
     del session
     gc.collect()
