@@ -150,23 +150,15 @@ def test_memory_that_somebody_else_has_stays(pefs):
         assert bool((weight_of(scene) == 3.0).all())
 
 
-def views(tensor: nn.Parameter) -> object:
-    return tensor[:1]
+TAKES = {
+    "views": lambda tensor: tensor[:1],
+    "arrays": lambda tensor: tensor.detach().numpy(),
+    "storages": lambda tensor: tensor.untyped_storage(),
+    "states": lambda tensor: nn.ParameterDict({"a": tensor}).state_dict(),
+}
 
 
-def arrays(tensor: nn.Parameter) -> object:
-    return tensor.detach().numpy()
-
-
-def storages(tensor: nn.Parameter) -> object:
-    return tensor.untyped_storage()
-
-
-def states(tensor: nn.Parameter) -> object:
-    return nn.ParameterDict({"a": tensor}).state_dict()
-
-
-@pytest.mark.parametrize("take", [views, arrays, storages, states])
+@pytest.mark.parametrize("take", TAKES.values(), ids=TAKES)
 def test_whatever_shares_memory_is_seen(take):
     tensor = nn.Parameter(torch.ones(SIZE))
     taken = take(tensor)
