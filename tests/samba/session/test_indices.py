@@ -108,7 +108,6 @@ CASES: dict[str, tuple[Forward, torch.Tensor]] = {
 """Functions of indices ``i``, and indices that torch takes."""
 
 TRIED = (5, 6, 9, 10, 11, 59, 60, -1, -3, -6, -7, -10, -11, -61, -100, 255)
-"""At the first and the last place in turns."""
 
 
 class AllCases(nn.Module):
@@ -149,7 +148,7 @@ def refuses_as_torch(
     # Float32 sums of entries of order 1 in another order: some ulps, here and below.
     torch.testing.assert_close(found(good), host(good, X).detach(), rtol=2e-6, atol=2e-6)
     seen = set()
-    for number, place in zip(TRIED, itertools.cycle((0, -1)), strict=False):
+    for number, place in itertools.product(TRIED, (0, -1)):
         if good.dtype is torch.uint8 and number < 0:
             continue
         i = good.clone()
