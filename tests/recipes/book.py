@@ -20,7 +20,6 @@ class Recipe:
             ``differs`` is true.
         refused: Deviation of the error that refuses it on the device; empty if it runs.
         differs: Whether numbers are not those of torch, for the reason that is told.
-        steps: How many updates the weights have seen, to bound how rounding may have grown.
     """
 
     cook: Callable[[Side], None]

@@ -41,10 +41,7 @@ class Binary(nn.Module):
 @recipe()
 def binary_activations(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Binary(), data[0], adamw)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Binary(), data * 2, adamw)
 
 
 class Quantize(torch.autograd.Function):
@@ -69,10 +66,7 @@ class FewBits(Classifier):
 @recipe()
 def quantization_aware(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(FewBits(), data[0], sgd)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(FewBits(), data * 2, sgd, note_losses=False)
 
 
 class Reverse(torch.autograd.Function):
@@ -104,10 +98,7 @@ class Adversary(nn.Module):
 @recipe()
 def gradient_reversal(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Adversary(), data[0], sgd)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(Adversary(), data * 2, sgd, note_losses=False)
 
 
 class Clipped(Classifier):
@@ -122,10 +113,7 @@ class Clipped(Classifier):
 @recipe()
 def activation_gradients_clipped_by_a_hook(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Clipped(), data[0], sgd)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(Clipped(), data * 2, sgd, note_losses=False)
 
 
 @recipe()
@@ -141,10 +129,7 @@ def masked_weights_by_a_hook(side: Side) -> None:
         m.head.weight.register_hook(lambda grad: grad * mask)
         return torch.optim.SGD(m.parameters(), lr=0.1)
 
-    run = side.train(model, data[0], make)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(model, data * 2, make, note_losses=False)
 
 
 @recipe()
@@ -152,10 +137,7 @@ def gradients_of_a_module_scaled_by_a_hook(side: Side) -> None:
     data = batches(points(32), 8)
     model = Classifier()
     model.head.register_full_backward_hook(lambda module, ins, outs: (ins[0] * 0.5,))
-    run = side.train(model, data[0], sgd)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(model, data * 2, sgd, note_losses=False)
 
 
 def twice_in_training(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
@@ -167,7 +149,4 @@ def activations_scaled_by_a_forward_hook(side: Side) -> None:
     data = batches(points(32), 8)
     model = Classifier()
     model.body.register_forward_hook(twice_in_training)
-    run = side.train(model, data[0], sgd)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(model, data * 2, sgd, note_losses=False)

@@ -29,10 +29,7 @@ class Variational(nn.Module):
 @recipe()
 def variational_autoencoder(side: Side) -> None:
     data = batches({"x": points(32)["x"], "noise": torch.randn(32, 4)}, 8)
-    run = side.train(Variational(), data[0], adamw)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Variational(), data * 2, adamw)
 
 
 class Generator(nn.Module):
@@ -92,10 +89,7 @@ class Diffusion(nn.Module):
 @recipe()
 def denoising_diffusion(side: Side) -> None:
     data = {"x": points(32)["x"], "t": torch.randint(10, (32,)), "noise": torch.randn(32, 6)}
-    run = side.train(Diffusion(), batches(data, 8)[0], adamw)
-    for batch in batches(data, 8) * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Diffusion(), batches(data, 8) * 2, adamw)
 
 
 class Flow(nn.Module):
@@ -118,10 +112,7 @@ class Flow(nn.Module):
 @recipe()
 def normalizing_flow(side: Side) -> None:
     data = batches({"x": points(32)["x"]}, 8)
-    run = side.train(Flow(), data[0], adamw)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Flow(), data * 2, adamw)
 
 
 class Autoencoder(nn.Module):
@@ -140,7 +131,4 @@ class Autoencoder(nn.Module):
 @recipe()
 def convolutional_autoencoder(side: Side) -> None:
     data = batches({"x": images(16)["x"]}, 4)
-    run = side.train(Autoencoder(), data[0], sgd)
-    for batch in data:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Autoencoder(), data, sgd)

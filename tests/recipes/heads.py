@@ -37,10 +37,7 @@ def two_losses(side: Side) -> None:
 @recipe()
 def one_of_two_losses(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(TwoHeads(), data[0], sgd, losses=[1])
-    for batch in data:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(TwoHeads(), data, sgd, losses=[1], note_losses=False)
 
 
 class Unreduced(TwoHeads):
@@ -57,10 +54,7 @@ def slow_sgd(model: nn.Module) -> torch.optim.Optimizer:
 @recipe()
 def losses_per_sample(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Unreduced(), data[0], slow_sgd, losses=[0, 1])
-    for batch in data:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(Unreduced(), data, slow_sgd, losses=[0, 1], note_losses=False)
 
 
 class Uncertainty(TwoHeads):
@@ -79,7 +73,4 @@ class Uncertainty(TwoHeads):
 @recipe()
 def weights_of_losses_that_are_learnt(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Uncertainty(), data[0], adamw)
-    for batch in data * 2:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(Uncertainty(), data * 2, adamw, note_losses=False)

@@ -33,10 +33,7 @@ class Contrast(nn.Module):
 def contrastive_learning(side: Side) -> None:
     x = points(32)["x"]
     data = batches({"a": x, "b": x + 0.1 * torch.randn_like(x)}, 8)
-    run = side.train(Contrast(), data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Contrast(), data * 2, sgd)
 
 
 class Siamese(nn.Module):
@@ -53,10 +50,7 @@ def triplets(side: Side) -> None:
     x = points(32)["x"]
     data = batches({"anchor": x, "near": x + 0.1, "far": x.flip(0)}, 8)
     # Not Adam: the bias cancels in every distance, and its gradient is nothing but rounding.
-    run = side.train(Siamese(), data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Siamese(), data * 2, sgd)
 
 
 class Distilled(nn.Module):
@@ -78,10 +72,7 @@ class Distilled(nn.Module):
 @recipe()
 def distillation(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Distilled(), data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Distilled(), data * 2, sgd)
 
 
 class Mixed(Classifier):
@@ -102,10 +93,7 @@ def mixup(side: Side) -> None:
     data = batches(points(32), 8)
     for batch in data:
         batch["partner"], batch["share"] = torch.randperm(8), torch.rand(8)
-    run = side.train(Mixed(), data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Mixed(), data * 2, sgd)
 
 
 class Focal(Classifier):
@@ -119,10 +107,7 @@ class Focal(Classifier):
 @recipe()
 def focal_loss_with_a_penalty(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Focal(), data[0], adamw)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Focal(), data * 2, adamw)
 
 
 @recipe()
@@ -130,10 +115,7 @@ def weight_normalization(side: Side) -> None:
     data = batches(points(32), 8)
     model = Classifier()
     parametrizations.weight_norm(model.head)
-    run = side.train(model, data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(model, data * 2, sgd)
 
 
 @recipe()
@@ -142,10 +124,7 @@ def spectral_normalization(side: Side) -> None:
     data = batches(points(32), 8)
     model = Classifier()
     parametrizations.spectral_norm(model.head)
-    run = side.train(model, data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(model, data * 2, sgd)
 
 
 class Mixture(nn.Module):
@@ -164,10 +143,7 @@ class Mixture(nn.Module):
 @recipe()
 def mixture_density(side: Side) -> None:
     data = batches({"x": points(32)["x"], "y": points(32)["x"].sum(1)}, 8)
-    run = side.train(Mixture(), data[0], adamw)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Mixture(), data * 2, adamw)
 
 
 class Counted(Classifier):
@@ -186,10 +162,7 @@ class Counted(Classifier):
 @recipe(refused="frozen-attribute")
 def a_warmup_counted_in_forward(side: Side) -> None:
     data = batches(points(32), 8)
-    run = side.train(Counted(), data[0], sgd)
-    for batch in data:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Counted(), data, sgd)
 
 
 class Pretend(nn.Module):

@@ -42,10 +42,7 @@ class Convolution(nn.Module):
 
 @recipe()
 def graph_convolution(side: Side) -> None:
-    run = side.train(Convolution(), graph(), adamw)
-    for _ in range(6):
-        side.note("loss", run.step(graph())[0])
-    side.note_all(run)
+    side.follow(Convolution(), [graph()] * 6, adamw)
 
 
 class GraphAttention(nn.Module):
@@ -68,10 +65,7 @@ class GraphAttention(nn.Module):
 
 @recipe()
 def graph_attention(side: Side) -> None:
-    run = side.train(GraphAttention(), graph(), sgd)
-    for _ in range(6):
-        side.note("loss", run.step(graph())[0])
-    side.note_all(run)
+    side.follow(GraphAttention(), [graph()] * 6, sgd)
 
 
 class Factors(nn.Module):
@@ -93,10 +87,7 @@ def recommender(side: Side) -> None:
         "tags": torch.randint(15, (16, 3)),
         "y": (torch.arange(16) % 2).float(),
     }
-    run = side.train(Factors(), inputs, sgd)
-    for _ in range(6):
-        side.note("loss", run.step(inputs)[0])
-    side.note_all(run)
+    side.follow(Factors(), [inputs] * 6, sgd)
 
 
 class Segmenter(nn.Module):
@@ -121,10 +112,7 @@ class Segmenter(nn.Module):
 def segmentation(side: Side) -> None:
     data = images(16)
     pairs = {"x": data["x"], "mask": (data["x"][:, 0] > 0).float()}
-    run = side.train(Segmenter(), batches(pairs, 4)[0], adamw)
-    for batch in batches(pairs, 4):
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Segmenter(), batches(pairs, 4), adamw)
 
 
 class Normed(nn.Module):
@@ -170,7 +158,4 @@ def evaluation_after_each_epoch(side: Side) -> None:
 @recipe()
 def batch_norm_and_its_statistics(side: Side) -> None:
     data = batches(images(24), 8)
-    run = side.train(Normed(), data[0], sgd)
-    for batch in data * 2:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Normed(), data * 2, sgd)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tests.recipes.book import recipe
 from tests.recipes.data import batches, sequences
+from tests.recipes.heads import slow_sgd
 from tests.recipes.loops import adamw, sgd
 from tests.recipes.sides import Side
 
@@ -32,19 +33,13 @@ class Recurrent(nn.Module):
 @recipe()
 def language_model_lstm(side: Side) -> None:
     data = batches(sequences(16), 4)
-    run = side.train(Recurrent(nn.LSTM), data[0], adamw)
-    for batch in data:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Recurrent(nn.LSTM), data, adamw)
 
 
 @recipe()
 def language_model_gru(side: Side) -> None:
     data = batches(sequences(16), 4)
-    run = side.train(Recurrent(nn.GRU), data[0], sgd)
-    for batch in data:
-        run.step(batch)
-    side.note_all(run)
+    side.follow(Recurrent(nn.GRU), data, sgd, note_losses=False)
 
 
 class Carried(Recurrent):
@@ -81,14 +76,7 @@ def bare_lstm_all_outputs_are_losses_by_choice(side: Side) -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             return self.lstm(x)
 
-    run = side.train(Bare(), {"x": x}, slow, losses=[0, 1, 2])
-    for _ in range(3):
-        run.step({"x": x})
-    side.note_all(run)
-
-
-def slow(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=0.01)
+    side.follow(Bare(), [{"x": x}] * 3, slow_sgd, losses=[0, 1, 2], note_losses=False)
 
 
 class Transformer(nn.Module):
@@ -114,10 +102,7 @@ class Transformer(nn.Module):
 def causal_transformer_with_tied_embeddings(side: Side) -> None:
     data = batches(sequences(16), 4)
     # Not Adam: it makes steps of the bias of keys, whose gradient is nothing but rounding.
-    run = side.train(Transformer(), data[0], sgd)
-    for batch in data:
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Transformer(), data, sgd)
 
 
 class Padded(nn.Module):
@@ -143,10 +128,7 @@ def attention_over_padding(side: Side) -> None:
     padding = torch.arange(7) >= lengths[:, None]
     data["x"][padding], data["y"][padding] = 0, -100
     data["x"][~padding] = data["x"][~padding].clamp(min=1)
-    run = side.train(Padded(), batches(data, 4)[0], sgd)
-    for batch in batches(data, 4):
-        side.note("loss", run.step(batch)[0])
-    side.note_all(run)
+    side.follow(Padded(), batches(data, 4), sgd)
 
 
 class Speech(nn.Module):
@@ -167,7 +149,4 @@ def ctc(side: Side) -> None:
         "y": torch.randint(1, 6, (4, 4)),
         "lengths": torch.tensor([4, 3, 2, 4]),
     }
-    run = side.train(Speech(), inputs, sgd)
-    for _ in range(4):
-        side.note("loss", run.step(inputs)[0])
-    side.note_all(run)
+    side.follow(Speech(), [inputs] * 4, sgd)

@@ -40,7 +40,7 @@ class Run(ABC):
     optimizer: Any
 
     @abstractmethod
-    def step(self, inputs: Inputs, **hyper: Any) -> tuple[Tensor, ...]:
+    def step(self, inputs: Inputs) -> tuple[Tensor, ...]:
         """One training step; returns what ``forward`` does, without gradients."""
 
     @abstractmethod
@@ -99,6 +99,29 @@ class Side(ABC):
             accumulate: Whether :meth:`Run.backward` adds to the gradients that are there.
         """
 
+    def follow(
+        self,
+        model: nn.Module,
+        batches: Sequence[Inputs],
+        optimizer: MakeOptimizer,
+        *,
+        losses: Sequence[int] | None = None,
+        note_losses: bool = True,
+    ) -> None:
+        """Train a model on batches in turn, and remember all weights and buffers at the end.
+
+        Args:
+            model, optimizer, losses: As for :meth:`train`.
+            batches: What ``forward`` takes in each step.
+            note_losses: Whether the first result of each step is remembered, too.
+        """
+        run = self.train(model, batches[0], optimizer, losses)
+        for batch in batches:
+            loss = run.step(batch)[0]
+            if note_losses:
+                self.note("loss", loss)
+        self.note_all(run)
+
     def note(self, name: str, value: Tensor, relative: float = RELATIVE) -> None:
         """Remember a result that must be the same on both sides.
 
@@ -153,9 +176,7 @@ class _TorchRun(Run):
         self.optimizer = make(model) if make else None
         self._losses = losses
 
-    def step(self, inputs: Inputs, **hyper: Any) -> tuple[Tensor, ...]:
-        for group in self.optimizer.param_groups:
-            group.update(hyper)
+    def step(self, inputs: Inputs) -> tuple[Tensor, ...]:
         self.clear()
         results = self.backward(inputs)
         self.update()
@@ -214,8 +235,8 @@ class _DeviceRun(Run):
         utils.trace_graph(model, given, self.optimizer, pef=pef)
         self._evaluator: Any = None
 
-    def step(self, inputs: Inputs, **hyper: Any) -> tuple[Tensor, ...]:
-        return self._run(inputs, hyperparam_dict=hyper)
+    def step(self, inputs: Inputs) -> tuple[Tensor, ...]:
+        return self._run(inputs)
 
     def clear(self) -> None:
         samba.session.run((), (), section_types=["zerograd"])
