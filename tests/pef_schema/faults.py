@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from pef_schema import atomic
 
 COUNTED = ("scandir", "open", "fstat", "write", "fsync", "replace", "close", "unlink")
 
@@ -50,6 +53,45 @@ class FaultyOs:
             raise OSError(code, os.strerror(code))
 
         return call
+
+
+@contextmanager
+def disturbed(at: int = -1, fault: int | str = 0) -> Iterator[FaultyOs]:
+    """The writer goes by such a module; arguments as for :class:`FaultyOs`."""
+    atomic.os = faulty = FaultyOs(at, fault)
+    try:
+        yield faulty
+    finally:
+        atomic.os = os
+
+
+def deaths(
+    prepare: Callable[[], None], write: Callable[[], object], fault: str, first: int = 0
+) -> Iterator[tuple[int, bool]]:
+    """Write in one child after the other, each of which dies at the next system call.
+
+    Only for a process without threads.
+
+    Args:
+        prepare: Is called before each writing.
+        write: Writes.
+        fault: ``"kill"`` or ``"half"``.
+        first: The call at which the first one dies.
+
+    Yields:
+        Number of the call, and whether the child died of it; the last one did not.
+    """
+    at, died = first, True
+    while died:
+        prepare()
+        child = os.fork()
+        if child == 0:
+            with disturbed(at, fault):
+                write()
+            os._exit(0)
+        died = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        yield at, died
+        at += 1
 
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EINTR, errno.EACCES)

@@ -38,6 +38,13 @@ def _region(name: str, shape: tuple[int, ...], role: Role, dtype: DType = F32, s
     return Region(name=name, shape=shape, dtype=dtype, role=role, segment=segment)
 
 
+def _sections(steps: dict[str, Step]) -> tuple[Section, ...]:
+    """Sections of one step each, by name; each is a structure of its own."""
+    return tuple(
+        Section(name=name, steps=(step,), twin=i) for i, (name, step) in enumerate(steps.items())
+    )
+
+
 def training() -> Program:
     """A linear layer with a bias constant, a loss, SGD and all kinds of arguments."""
     regions = (
@@ -92,54 +99,24 @@ def training() -> Program:
         ),
         updates=(Update(value=6, region=9),),
     )
-    sections = (
-        Section(
-            name="net.fwd",
-            steps=(
-                Step(
-                    kind=SectionKind.FWD,
-                    graph=0,
-                    nodes=(0, 1, 2),
-                    reads=(0, 1, 3, 9),
-                    writes=(4, 5, 9),
-                ),
-            ),
-            twin=0,
+    steps = {
+        "net.fwd": Step(
+            kind=SectionKind.FWD, graph=0, nodes=(0, 1, 2), reads=(0, 1, 3, 9), writes=(4, 5, 9)
         ),
-        Section(
-            name="net.bckwd",
-            steps=(
-                Step(
-                    kind=SectionKind.BCKWD,
-                    graph=0,
-                    nodes=(0, 1),
-                    recompute=(0,),
-                    reads=(0, 4, 6),
-                    writes=(2,),
-                    accumulates=(2,),
-                ),
-            ),
-            twin=1,
+        "net.bckwd": Step(
+            kind=SectionKind.BCKWD,
+            graph=0,
+            nodes=(0, 1),
+            recompute=(0,),
+            reads=(0, 4, 6),
+            writes=(2,),
+            accumulates=(2,),
         ),
-        Section(
-            name="gradnorm",
-            steps=(
-                Step(
-                    kind=SectionKind.GRADNORM,
-                    optimizers=(0,),
-                    max_norm=1.0,
-                    reads=(2,),
-                    writes=(2, 10),
-                ),
-            ),
-            twin=2,
+        "gradnorm": Step(
+            kind=SectionKind.GRADNORM, optimizers=(0,), max_norm=1.0, reads=(2,), writes=(2, 10)
         ),
-        Section(
-            name="opt",
-            steps=(Step(kind=SectionKind.OPT, optimizers=(0,), reads=(1, 2, 7, 8), writes=(1, 7)),),
-            twin=3,
-        ),
-    )
+        "opt": Step(kind=SectionKind.OPT, optimizers=(0,), reads=(1, 2, 7, 8), writes=(1, 7)),
+    }
     return Program(
         name="net",
         mapping="section",
@@ -163,7 +140,7 @@ def training() -> Program:
             Argin(name="lr", region=8, kind=ArginKind.LR, default=0.1),
             Argin(name="dropout_seed", region=9, kind=ArginKind.DROPOUT_SEED, default=0.0),
         ),
-        sections=sections,
+        sections=_sections(steps),
         schedules=(
             Schedule(graph=0, calls=tuple(Call(call_id=10 * i, section=i) for i in range(4))),
         ),
@@ -188,12 +165,18 @@ def nothing() -> Program:
     )
 
 
+def constant(size: int, segment: bytes = b"") -> Program:
+    """One constant of so many bytes, and nothing else."""
+    region = _region("c", (size,), Role.CONSTANT, DType.UINT8, segment=0)
+    return dataclasses.replace(nothing(), name="big", regions=(region,), segments=(segment,))
+
+
 def inference() -> Program:
     """The forward half alone, without constants: a file that fits in one page."""
-    return Program(
+    return dataclasses.replace(
+        nothing(),
         name="tiny",
         mapping="spatial",
-        inference=True,
         regions=(
             _region("x", (2, 3), Role.INPUT),
             _region("y", (2, 3), Role.OUTPUT),
@@ -220,14 +203,8 @@ def inference() -> Program:
                 outputs=(Output(name="y", value=1, region=1),),
             ),
         ),
-        optimizers=(),
-        argins=(),
-        sections=(
-            Section(
-                name="tiny.fwd",
-                steps=(Step(kind=SectionKind.FWD, graph=0, nodes=(0,), reads=(0,), writes=(1,)),),
-                twin=0,
-            ),
+        sections=_sections(
+            {"tiny.fwd": Step(kind=SectionKind.FWD, graph=0, nodes=(0,), reads=(0,), writes=(1,))}
         ),
         schedules=(Schedule(graph=0, calls=(Call(call_id=0, section=0),)),),
     )
@@ -283,23 +260,20 @@ def custom() -> Program:
         outputs=(Output(name="y", value=3, region=1, grad_region=3, grad=OutputGrad.ONES),),
         gradients=(gradient,),
     )
-    steps = (
-        Step(kind=SectionKind.FWD, graph=0, nodes=(0, 1, 2), reads=(0,), writes=(1,)),
-        Step(
+    steps = {
+        "s0": Step(kind=SectionKind.FWD, graph=0, nodes=(0, 1, 2), reads=(0,), writes=(1,)),
+        "s1": Step(
             kind=SectionKind.BCKWD, graph=0, nodes=(2,), recompute=(0,), reads=(0, 3), writes=(2,)
         ),
-    )
-    sections = tuple(Section(name=f"s{i}", steps=(step,), twin=i) for i, step in enumerate(steps))
-    return Program(
+    }
+    return dataclasses.replace(
+        nothing(),
         name="net",
-        mapping="section",
         inference=False,
         regions=regions,
         symbols=(Symbol(name="x", region=0, grad_region=2),),
         graphs=(graph,),
-        optimizers=(),
-        argins=(),
-        sections=sections,
+        sections=_sections(steps),
         schedules=(
             Schedule(graph=0, calls=(Call(call_id=0, section=0), Call(call_id=1, section=1))),
         ),

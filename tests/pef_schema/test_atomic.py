@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pef_schema import PefUnwritable, atomic, encode, read_pef, write_pef
-from tests.pef_schema.faults import ERRNOS, FaultyOs
+from tests.pef_schema.faults import ERRNOS, disturbed
 from tests.pef_schema.samples import renamed, small, training
 from tests.processes import finished, joined
 
@@ -24,18 +24,16 @@ def _temporaries(folder: Path) -> list[Path]:
     return sorted(folder.glob(".*.tmp"))
 
 
-def _calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def _calls(folder: Path) -> list[str]:
     """Return the system calls of an undisturbed write."""
-    counter = FaultyOs()
-    monkeypatch.setattr(atomic, "os", counter)
-    write_pef(folder / "net.pef", training())
-    monkeypatch.setattr(atomic, "os", os)
+    with disturbed() as counter:
+        write_pef(folder / "net.pef", training())
     return counter.calls
 
 
-def test_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_system_calls(tmp_path: Path) -> None:
     """The order that makes it safe: file to the disk, then rename, then folder to the disk."""
-    calls = _calls(tmp_path, monkeypatch)
+    calls = _calls(tmp_path)
     assert calls == [
         "scandir",
         "open",
@@ -51,23 +49,22 @@ def test_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("code", ERRNOS, ids=errno.errorcode.get)
-def test_fault_at_every_call(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_at_every_call(code: int, tmp_path: Path) -> None:
     path = tmp_path / "net.pef"
-    calls = _calls(tmp_path, monkeypatch)
+    calls = _calls(tmp_path)
     renamed_at = calls.index("replace")
     for at, name in enumerate(calls):
         write_pef(path, small())
-        monkeypatch.setattr(atomic, "os", FaultyOs(at, code))
         if at in _harmless(calls, code):
-            write_pef(path, training())
+            with disturbed(at, code):
+                write_pef(path, training())
             wanted = training()
         else:
-            with pytest.raises(PefUnwritable) as caught:
+            with disturbed(at, code), pytest.raises(PefUnwritable) as caught:
                 write_pef(path, training())
             assert str(caught.value).startswith(str(path))
             wanted = training() if at > renamed_at else small()
             assert ("the new file is in place" in str(caught.value)) == (at > renamed_at)
-        monkeypatch.setattr(atomic, "os", os)
         assert read_pef(path) == wanted, f"call {at}: {name}"
         assert _temporaries(tmp_path) == [], f"call {at}: {name}"
 
@@ -86,11 +83,11 @@ def _harmless(calls: list[str], code: int) -> set[int]:
     }
 
 
-def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes(tmp_path: Path) -> None:
     path = tmp_path / "net.pef"
     for at in range(3, 6):
-        monkeypatch.setattr(atomic, "os", FaultyOs(at, "short"))
-        write_pef(path, training())
+        with disturbed(at, "short"):
+            write_pef(path, training())
         assert path.read_bytes() == encode(training())
 
 
@@ -212,11 +209,8 @@ def test_file_as_folder(tmp_path: Path) -> None:
         (errno.ENOSPC, "No space left on device in the folder .*. Free some space"),
     ],
 )
-def test_refusing_folder(
-    code: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(atomic, "os", FaultyOs(1, code))
-    with pytest.raises(PefUnwritable, match=text) as caught:
+def test_refusing_folder(code: int, text: str, tmp_path: Path) -> None:
+    with disturbed(1, code), pytest.raises(PefUnwritable, match=text) as caught:
         write_pef(tmp_path / "net.pef", small())
     cause: Any = caught.value.__context__
     assert cause.errno == code

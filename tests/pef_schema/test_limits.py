@@ -72,8 +72,7 @@ def _both(good: Program, bad: Program, error: type[PefError], text: str, limits:
         decode(encode_unchecked(bad), limits=limits)
 
 
-def _nested(depth: int) -> tuple[object, ...]:
-    arg: tuple[object, ...] = ()
+def _nested(depth: int, arg: object = ()) -> object:
     for _ in range(depth):
         arg = (arg,)
     return arg
@@ -116,18 +115,11 @@ _LIMITED: dict[str, tuple[Callable[[int], Program], int, str]] = {
         "at most 281474976710656 is allowed",
     ),
     "ref_depth": (
-        lambda n: edit(inference(), "graphs.0.nodes.0", args=(_wrapped(n),)),
+        lambda n: edit(inference(), "graphs.0.nodes.0", args=(_nested(n, Ref(0)),)),
         LIMITS.ref_depth,
         "a value inside more than 2 lists",
     ),
 }
-
-
-def _wrapped(depth: int) -> object:
-    arg: object = Ref(0)
-    for _ in range(depth):
-        arg = (arg,)
-    return arg
 
 
 @pytest.mark.parametrize("name", _LIMITED)
@@ -181,26 +173,25 @@ def test_nodes() -> None:
 _NODE = (Node(op="a.b.c", args=(), outputs=()),)
 
 
-def test_metadata_size() -> None:
-    size = len(metadata_of(encode(inference())))
-    exact = dataclasses.replace(LIMITS, metadata=size)
-    assert decode(encode(inference(), limits=exact), limits=exact) == inference()
-    small = dataclasses.replace(LIMITS, metadata=size - 1)
-    with pytest.raises(PefLimit, match=f"metadata of {size} bytes, at most {size - 1}"):
-        encode(inference(), limits=small)
-    with pytest.raises(PefLimit, match=f"metadata of {size} bytes, at most {size - 1}"):
-        decode(encode(inference()), limits=small)
+@pytest.mark.parametrize(
+    ("what", "program", "size"),
+    [
+        ("metadata", inference(), len(metadata_of(encode(inference())))),
+        ("file", training(), len(encode(training()))),
+    ],
+    ids=["metadata", "file"],
+)
+def test_size(what: str, program: Program, size: int) -> None:
+    exact = dataclasses.replace(LIMITS, **{what: size})
+    assert decode(encode(program, limits=exact), limits=exact) == program
+    small = dataclasses.replace(LIMITS, **{what: size - 1})
+    with pytest.raises(PefLimit, match=f"{what} of {size} bytes, at most {size - 1}"):
+        encode(program, limits=small)
+    with pytest.raises(PefLimit, match=f"{what} of {size} bytes, at most {size - 1}"):
+        decode(encode(program), limits=small)
 
 
-def test_file_size() -> None:
-    size = len(encode(training()))
-    exact = dataclasses.replace(LIMITS, file=size)
-    assert decode(encode(training(), limits=exact), limits=exact) == training()
-    small = dataclasses.replace(LIMITS, file=size - 1)
-    with pytest.raises(PefLimit, match=f"file of {size} bytes"):
-        encode(training(), limits=small)
-    with pytest.raises(PefLimit, match=f"file of {size} bytes"):
-        decode(encode(training()), limits=small)
+def test_size_of_a_file_that_is_to_be() -> None:
     with pytest.raises(PefLimit, match="at most 281474976710656 are allowed"):
         make_header(b"", 2**48)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pef_schema import PefInfo, PefUnwritable, atomic, read_info, read_pef, write_pef
+from pef_schema import PefInfo, PefUnwritable, read_info, read_pef, write_pef
 from pef_schema.atomic import write_atomically
-from tests.pef_schema.faults import ERRNOS, FaultyOs
+from tests.pef_schema.faults import ERRNOS, disturbed
 from tests.pef_schema.samples import small, training
 from tests.processes import finished
 
@@ -29,6 +29,14 @@ def _write(path: Path, which: str) -> None:
     write_pef(path, small() if which == "old" else training(), log=_log)
 
 
+def _begin(path: Path, start: str) -> None:
+    """Let nothing be there, or an old PEF with its log."""
+    for left in (path, Path(f"{path}.log")):
+        left.unlink(missing_ok=True)
+    if start == "old":
+        _write(path, "old")
+
+
 def _state(path: Path) -> tuple[str, bool]:
     """Say which program the PEF holds and whether it has a log, which must be its own."""
     if not path.exists():
@@ -41,19 +49,16 @@ def _state(path: Path) -> tuple[str, bool]:
     return ("old" if found == small() else "new"), log.exists()
 
 
-def _calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    counter = FaultyOs()
+def _calls(folder: Path) -> list[str]:
+    """Return the system calls of writing both anew."""
     _write(folder / "first.pef", "old")
-    monkeypatch.setattr(atomic, "os", counter)
-    _write(folder / "first.pef", "new")
-    monkeypatch.setattr(atomic, "os", os)
+    with disturbed() as counter:
+        _write(folder / "first.pef", "new")
     return counter.calls
 
 
-def test_both_are_on_the_disk_before_either_is_renamed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = _calls(tmp_path, monkeypatch)
+def test_both_are_on_the_disk_before_either_is_renamed(tmp_path: Path) -> None:
+    calls = _calls(tmp_path)
     kept = [name for name in calls if name in ("fsync", "replace", "unlink")]
     # The old log leaves, the PEF comes, the new log comes, the old one goes; then the folder.
     assert kept == ["fsync", "fsync", "replace", "replace", "replace", "unlink", "fsync"]
@@ -62,24 +67,18 @@ def test_both_are_on_the_disk_before_either_is_renamed(
 @pytest.mark.parametrize(
     ("code", "start"), [*((code, "old") for code in ERRNOS), (errno.EIO, "absent")]
 )
-def test_fault_at_every_call(
-    code: int, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fault_at_every_call(code: int, start: str, tmp_path: Path) -> None:
     path = tmp_path / "net.pef"
     # What comes before, each file by itself, test_atomic.py goes through.
-    calls = _calls(tmp_path, monkeypatch)
+    calls = _calls(tmp_path)
     for at, name in list(enumerate(calls))[calls.index("fsync") :]:
-        for left in (path, Path(f"{path}.log")):
-            left.unlink(missing_ok=True)
-        if start == "old":
-            _write(path, "old")
-        monkeypatch.setattr(atomic, "os", FaultyOs(at, code))
+        _begin(path, start)
         failed = ""
-        try:
-            _write(path, "new")
-        except PefUnwritable as error:
-            failed = str(error)
-        monkeypatch.setattr(atomic, "os", os)
+        with disturbed(at, code):
+            try:
+                _write(path, "new")
+            except PefUnwritable as error:
+                failed = str(error)
         state, logged = _state(path)
         wanted = start if failed and "the new file is in place" not in failed else "new"
         assert state == wanted, f"call {at}: {name}"
@@ -90,50 +89,38 @@ def test_fault_at_every_call(
         assert not list(tmp_path.glob(".*.tmp")), f"call {at}: {name}"
 
 
-def test_a_folder_that_cannot_be_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_flushed(tmp_path: Path) -> None:
     """The new PEF is in place, and so is its log."""
     path = tmp_path / "net.pef"
-    calls = _calls(tmp_path, monkeypatch)
+    calls = _calls(tmp_path)
     _write(path, "old")
     at = len(calls) - 1 - calls[::-1].index("fsync")
-    monkeypatch.setattr(atomic, "os", FaultyOs(at, errno.EIO))
-    with pytest.raises(PefUnwritable, match="the new file is in place, but may not outlast"):
+    said = "the new file is in place, but may not outlast"
+    with disturbed(at, errno.EIO), pytest.raises(PefUnwritable, match=said):
         _write(path, "new")
-    monkeypatch.setattr(atomic, "os", os)
     assert _state(path) == ("new", True)
 
 
 _KILLED = """
-import os, sys
+import sys
+from functools import partial
 from pathlib import Path
-from pef_schema import atomic
-from tests.pef_schema.faults import FaultyOs
-from tests.pef_schema.test_log_beside import _state, _write
+from tests.pef_schema.faults import deaths, disturbed
+from tests.pef_schema.test_log_beside import _begin, _state, _write
 
 path = Path(sys.argv[1]) / "net.pef"
-counter = atomic.os = FaultyOs()
-_write(path, "old")
-atomic.os = os
+with disturbed() as counter:
+    _write(path, "old")
+# What comes before, each file by itself, test_atomic.py goes through.
+first = counter.calls.index("fsync")
+write = partial(_write, path, "new")
 for start in ("absent", "old"):
-    # What comes before, each file by itself, test_atomic.py goes through.
-    at, died = counter.calls.index("fsync"), True
-    while died:
-        for left in (path, Path(f"{path}.log")):
-            left.unlink(missing_ok=True)
-        if start == "old":
-            _write(path, "old")
-        child = os.fork()
-        if child == 0:
-            atomic.os = FaultyOs(at, "kill")
-            _write(path, "new")
-            os._exit(0)
-        died = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    for at, died in deaths(partial(_begin, path, start), write, "kill", first):
         state, logged = _state(path)
         _write(path, "new")
         assert _state(path) == ("new", True)
         left = len(list(path.parent.glob(".*.tmp")))
         print(start, at, state, int(logged), left, "died" if died else "end")
-        at += 1
 """
 
 

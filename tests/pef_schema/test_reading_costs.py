@@ -6,30 +6,20 @@ import dataclasses
 import gc
 import hashlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pef_schema import (
-    DType,
-    PefLimit,
-    Program,
-    Region,
-    Role,
-    decode,
-    encode,
-    read,
-    read_info,
-    read_pef,
-)
-from pef_schema.envelope import data_offset
+from pef_schema import PefLimit, decode, encode, read, read_info, read_pef
+from pef_schema._generated.pef import SCHEMA
+from pef_schema.envelope import MIN_READER, data_offset, make_header
 from pef_schema.limits import LIMITS
+from pef_schema.write import write_tables
 from tests.pef_schema.forge import metadata_of, rows_of, seal
 from tests.pef_schema.heavy import HEAVY
-from tests.pef_schema.samples import inference, training
+from tests.pef_schema.samples import constant, inference, training
 from tests.processes import finished
 
 _ROOT = Path(__file__).parents[2]
@@ -151,34 +141,15 @@ def test_large_files(name: str, tmp_path: Path) -> None:
         _check(found[name], _SLOW[name][1])
 
 
-def _constant(size: int) -> Program:
-    region = Region(name="c", shape=(size,), dtype=DType.UINT8, role=Role.CONSTANT, segment=0)
-    return Program(
-        name="big", mapping="section", inference=True, regions=(region,), symbols=(), graphs=(),
-        optimizers=(), argins=(), sections=(), schedules=(), segments=(b"",),
-    )  # fmt: skip
-
-
 def _sparse(path: Path, size: int, digest: bytes) -> None:
     """Write a PEF with a constant of zeros that takes up no disk."""
-    from pef_schema._generated.pef import SCHEMA
-    from pef_schema.write import write_tables
-
-    rows = rows_of(_constant(size))
+    rows = rows_of(constant(size))
     rows[10] = [(0, size, digest)]
     metadata = write_tables(SCHEMA, rows)
-    head = seal_head(metadata, size)
+    head = make_header(metadata, size, min_reader=MIN_READER, writer=MIN_READER)
     with path.open("wb") as file:
-        file.write(head)
+        file.write(head + metadata)
         file.truncate(data_offset(len(metadata), size) + size)
-
-
-def seal_head(metadata: bytes, size: int) -> bytes:
-    """Return header and metadata of a file with so many bytes of data."""
-    from pef_schema.envelope import MIN_READER, make_header
-
-    header = make_header(metadata, size, min_reader=MIN_READER, writer=MIN_READER)
-    return header + metadata
 
 
 _LIMITED = """
@@ -248,22 +219,6 @@ def test_a_constant_that_does_not_fit(tmp_path: Path) -> None:
     assert said == (
         f"PefLimit {path}: there is not enough memory to read it. Free memory, or use another host."
     )
-
-
-def test_a_constant_that_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file's size was another when it was opened."""
-    from pef_schema import PefTruncated
-
-    path = tmp_path / "net.pef"
-    path.write_bytes(encode(training()))
-    real = os.pread
-    end = path.stat().st_size - 100
-    monkeypatch.setattr(
-        os, "pread", lambda d, count, start: real(d, max(min(count, end - start), 0), start)
-    )
-    with pytest.raises(PefTruncated, match="segment 1 needs 300 bytes, 200 are left") as caught:
-        read_pef(path)
-    assert (caught.value.need, caught.value.have) == (300, 200)
 
 
 def test_memory_that_ends_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

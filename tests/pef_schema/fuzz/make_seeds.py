@@ -26,6 +26,7 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions
 from samba.distributed.bagua import QAdamOptimizer
 from tests.pef_schema.fuzz.seeds import FOLDER
+from tests.pef_schema.samples import nothing
 from tests.samba.graphs import compiled, set_up
 from tests.tracing import trace
 
@@ -216,14 +217,6 @@ def _graphs() -> Program:
     return program
 
 
-def _bare() -> Program:
-    """A program without anything."""
-    return Program(
-        name="bare", mapping="section", inference=True, regions=(), symbols=(), graphs=(),
-        optimizers=(), argins=(), sections=(), schedules=(),
-    )  # fmt: skip
-
-
 _LABELS = torch.tensor([0, 2])
 _X = torch.ones(2, 4)
 _SGD = torch.optim.SGD
@@ -279,7 +272,7 @@ MAKERS: dict[str, Callable[[], Program]] = {
         Reductions(), (torch.ones(3, 3), torch.zeros(3, 3, dtype=torch.int64)), inference=True
     ),
     "nothing": lambda: _program(Nothing(), (torch.ones(2),), inference=True),
-    "bare": _bare,
+    "bare": lambda: dataclasses.replace(nothing(), name="bare"),
 }
 """How each file of ``seeds`` is made, by its name."""
 
