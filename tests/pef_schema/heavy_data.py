@@ -15,6 +15,8 @@ from tests.pef_schema.heavy_parts import (
     schedule,
     sections,
     singles,
+    training,
+    values_of,
 )
 from tests.pef_schema.sheet import Sheet, Tables
 
@@ -31,12 +33,10 @@ def _values(sheet: Sheet, count: int) -> Tables:
     root = program(sheet, "graphs schedules")
     schedule(sheet, root)
     graph = graph_of(sheet, root, "values")
-    rows = sheet.rows(graph, "values", "Value", "name dtype shape", count, dtype=9)
-    sheet.link(rows, "name", sheet.names("v", count))
+    rows = sheet.rows(graph, "values", "Value", "shape", count, stem="v", dtype=9)
     shapes = sheet.take(24 * count, 8, after=4) + 24 * np.arange(count, dtype=np.int64)
     sheet.columns += [(shapes, "I", 2), (shapes + 4, "q", 1000), (shapes + 12, "q", 2000)]
     sheet.link(rows, "shape", shapes)
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
@@ -53,19 +53,17 @@ def _nodes(
     schedule(sheet, root, [0])
     regions(sheet, root, 1)
     graph = graph_of(sheet, root, "values nodes")
-    rows = sheet.rows(graph, "values", "Value", "name dtype region", values, dtype=9, region=0)
+    values_of(sheet, graph, values)
     nodes = sheet.rows(graph, "nodes", "Node", "op arg_tags arg_bits outputs module source", count)
     steps = sections(sheet, root, "nodes reads", 1)
     sheet.link(steps, "nodes", sheet.vector("i", np.arange(count)))
     sheet.link(steps, "reads", sheet.vector("i", [0]))
-    sheet.link(rows, "name", sheet.names("v", values))
     sheet.link(nodes, "op", sheet.string(op))
     sheet.link(nodes, "arg_tags", sheet.vector("B", list(tags)))
     sheet.link(nodes, "arg_bits", sheet.vector("q", bits))
     sheet.link(nodes, "outputs", sheet.vector("i", [-1]))
     sheet.link(nodes, "module", sheet.string("net__layer"))
     sheet.link(nodes, "source", sheet.string("net.py:7"))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
@@ -98,33 +96,30 @@ def _sized_nodes(sheet: Sheet, count: int) -> Tables:
     return _nodes(sheet, count, b"\x08\5\5\5", [2, 1, 1, 0], op="aten.full.default")
 
 
+def _one_node(sheet: Sheet, fields: str) -> tuple[Tables, Tables]:
+    """The root of a graph of one node, and the node; its fields are to be filled."""
+    root = program(sheet, "graphs schedules")
+    schedule(sheet, root)
+    node = sheet.rows(graph_of(sheet, root, "nodes"), "nodes", "Node", f"op {fields}")
+    sheet.link(node, "op", sheet.string("aten.add.Tensor"))
+    return root, node
+
+
 @heavy
 def _texts(sheet: Sheet, count: int) -> Tables:
     """One node with as many different strings."""
-    root = program(sheet, "graphs schedules")
-    schedule(sheet, root)
-    graph = graph_of(sheet, root, "nodes")
-    nodes = sheet.rows(graph, "nodes", "Node", "op texts")
-    texts = sheet.children(nodes, "texts", count)
-    sheet.point(texts, sheet.names("", count))
-    sheet.link(nodes, "op", sheet.string("aten.add.Tensor"))
-    sheet.link(graph, "name", sheet.string("g"))
+    root, node = _one_node(sheet, "texts")
+    sheet.point(sheet.children(node, "texts", count), sheet.names("", count))
     return root
 
 
 @heavy
 def _keywords(sheet: Sheet, count: int) -> Tables:
     """One node with as many keyword arguments."""
-    root = program(sheet, "graphs schedules")
-    schedule(sheet, root)
-    graph = graph_of(sheet, root, "nodes")
-    nodes = sheet.rows(graph, "nodes", "Node", "op kwarg_names arg_tags arg_bits")
-    names = sheet.children(nodes, "kwarg_names", count)
-    sheet.point(names, sheet.names("k", count))
-    sheet.link(nodes, "op", sheet.string("aten.add.Tensor"))
-    sheet.link(nodes, "arg_tags", sheet.vector("B", np.ones(count)))
-    sheet.link(nodes, "arg_bits", sheet.vector("q", np.zeros(count)))
-    sheet.link(graph, "name", sheet.string("g"))
+    root, node = _one_node(sheet, "kwarg_names arg_tags arg_bits")
+    sheet.point(sheet.children(node, "kwarg_names", count), sheet.names("k", count))
+    sheet.link(node, "arg_tags", sheet.vector("B", np.ones(count)))
+    sheet.link(node, "arg_bits", sheet.vector("q", np.zeros(count)))
     return root
 
 
@@ -133,9 +128,7 @@ def _overlapping_vectors(sheet: Sheet, count: int) -> Tables:
     """Inputs of graphs that lie over one another, so that each number is part of many."""
     root = program(sheet, "graphs")
     graphs = 1000
-    rows = sheet.rows(root, "graphs", "Graph", "name inputs", graphs)
-    names = sheet.names("g", graphs)
-    sheet.link(rows, "name", names)
+    rows = sheet.rows(root, "graphs", "Graph", "inputs", graphs, stem="g")
     length = count - graphs
     pile = sheet.raw(struct.pack("<I", length) * count)
     sheet.link(rows, "inputs", pile + 4 * np.arange(graphs))
@@ -167,23 +160,21 @@ def _overlapping_strings(sheet: Sheet, count: int) -> Tables:
 @heavy
 def _text_of_four_bytes(sheet: Sheet, count: int) -> Tables:
     """Values of metadata of a megabyte each, one character of which makes them four times that."""
-    root = program(sheet, "metadata")
-    entries = max(count // 2**20, 1)
-    rows = sheet.rows(root, "metadata", "Entry", "key value", entries)
-    sheet.link(rows, "key", sheet.names("k", entries))
-    text = b"a" * (min(count, 2**20) - 64) + "\U0001f600".encode()
-    sheet.link(rows, "value", [sheet.string(text) for _ in range(entries)])
-    return root
+    return _metadata(sheet, count, "\U0001f600".encode())
 
 
 @heavy
 def _plain_text(sheet: Sheet, count: int) -> Tables:
     """Metadata that a writer might write: text."""
+    return _metadata(sheet, count, b"")
+
+
+def _metadata(sheet: Sheet, count: int, end: bytes) -> Tables:
     root = program(sheet, "metadata")
     entries = max(count // 2**20, 1)
     rows = sheet.rows(root, "metadata", "Entry", "key value", entries)
     sheet.link(rows, "key", sheet.names("k", entries))
-    text = b"a" * (min(count, 2**20) - 64)
+    text = b"a" * (min(count, 2**20) - 64) + end
     sheet.link(rows, "value", [sheet.string(text) for _ in range(entries)])
     return root
 
@@ -192,7 +183,7 @@ def _plain_text(sheet: Sheet, count: int) -> Tables:
 def _long_names(sheet: Sheet, count: int) -> Tables:
     """Regions that share one name, far too long, with characters that must be looked at."""
     root = program(sheet, "regions")
-    rows = sheet.rows(root, "regions", "Region", "name dtype role", 250, dtype=9, role=3)
+    rows = sheet.rows(root, "regions", "Region", "name", 250, dtype=9, role=3)
     sheet.link(rows, "name", sheet.string("\u00e9" * (count // 2)))
     return root
 
@@ -217,17 +208,8 @@ def _segments(sheet: Sheet, count: int) -> Tables:
     """Constants of no bytes."""
     root = program(sheet, "segments regions")
     rows = sheet.rows(root, "segments", "Segment", "sha256", count)
-    regions = sheet.rows(
-        root,
-        "regions",
-        "Region",
-        "name dtype role segment shape",
-        count,
-        dtype=9,
-        role=4,
-        segment=np.arange(count),
-    )
-    sheet.link(regions, "name", sheet.names("r", count))
+    columns = {"dtype": 9, "role": 4, "segment": np.arange(count)}
+    regions = sheet.rows(root, "regions", "Region", "shape", count, stem="r", **columns)
     sheet.link(regions, "shape", sheet.vector("q", [0]))
     empty = bytes.fromhex("e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")
     sheet.link(rows, "sha256", sheet.vector("B", list(empty)))
@@ -241,13 +223,13 @@ def _everything(sheet: Sheet, count: int) -> Tables:
     third = count // 3
     parts = 20
     schedule(sheet, root, np.arange(parts))
-    homes = sheet.rows(root, "regions", "Region", "name dtype role shape", third, dtype=9, role=3)
+    homes = sheet.rows(root, "regions", "Region", "name shape", third, dtype=9, role=3)
     graph = graph_of(sheet, root, "values nodes")
     values = sheet.rows(
         graph,
         "values",
         "Value",
-        "name dtype shape region",
+        "name shape",
         third,
         dtype=9,
         region=np.where(np.arange(third) < 100, np.arange(third), -1),
@@ -272,29 +254,18 @@ def _everything(sheet: Sheet, count: int) -> Tables:
     sheet.link(nodes, "outputs", singles(sheet, 100 + np.arange(third - 200)))
     sheet.link(nodes, "module", sheet.string("net__layer"))
     sheet.link(nodes, "source", sheet.string("net.py:7"))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
 @heavy
 def _differentiated(sheet: Sheet, count: int) -> Tables:
     """Nodes that are run, run again and differentiated, each with a gradient of its own."""
-    root = sheet.tables("Program", "name mapping regions graphs sections schedules")
+    root = training(sheet, "regions graphs sections schedules")
     schedule(sheet, root, [0, 1])
     each = count // 3
     regions(sheet, root, 1 + each, role=np.where(np.arange(1 + each) == 0, 3, 7))
     graph = graph_of(sheet, root, "values nodes")
-    values = sheet.rows(
-        graph,
-        "values",
-        "Value",
-        "name dtype region grad_region needs_grad",
-        each,
-        dtype=9,
-        region=0,
-        grad_region=1 + np.arange(each),
-        needs_grad=1,
-    )
+    values_of(sheet, graph, each, grad_region=1 + np.arange(each), needs_grad=1)
     nodes = sheet.rows(graph, "nodes", "Node", "op arg_tags arg_bits", each)
     steps = sections(
         sheet, root, "nodes recompute reads writes", 2, kind=np.array([2, 3]), twin=[0, 1]
@@ -304,11 +275,9 @@ def _differentiated(sheet: Sheet, count: int) -> Tables:
     sheet.link(steps, "recompute", [nothing, every])
     sheet.link(steps, "reads", sheet.vector("i", [0]))
     sheet.link(steps, "writes", [nothing, sheet.vector("i", 1 + np.arange(each))])
-    sheet.link(values, "name", sheet.names("v", each))
     sheet.link(nodes, "op", sheet.string("aten.relu.default"))
     sheet.link(nodes, "arg_tags", sheet.vector("B", [2]))
     sheet.link(nodes, "arg_bits", long_singles(sheet, np.arange(each)))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
@@ -319,10 +288,10 @@ def _custom_gradient(sheet: Sheet, count: int) -> Tables:
     schedule(sheet, root, [0])
     regions(sheet, root, 1)
     graph = graph_of(sheet, root, "values nodes gradients")
-    value = sheet.rows(graph, "values", "Value", "name dtype region", dtype=9, region=0)
+    values_of(sheet, graph)
     node = sheet.rows(graph, "nodes", "Node", "op arg_tags arg_bits")
-    gradient = sheet.rows(graph, "gradients", "Gradient", "name values inputs outputs")
-    inner = sheet.rows(gradient, "values", "Value", "name dtype", dtype=9)
+    gradient = sheet.rows(graph, "gradients", "Gradient", "values inputs outputs", stem="d")
+    sheet.rows(gradient, "values", "Value", stem="v", dtype=9)
     steps = sections(sheet, root, "nodes reads", 1)
     zero = sheet.vector("i", [0])
     sheet.link(steps, "nodes", zero)
@@ -333,6 +302,4 @@ def _custom_gradient(sheet: Sheet, count: int) -> Tables:
     sheet.link(node, "arg_tags", sheet.vector("B", list(b"\5\x08\x08" + b"\2" * count + b"\x08\2")))
     sheet.link(node, "arg_bits", sheet.vector("q", np.array([0, 0, count, *[0] * count, 1, 0])))
     sheet.link(node, "op", sheet.string("samba.custom_gradient"))
-    for named_ in (value, inner, gradient, graph):
-        sheet.link(named_, "name", sheet.string("a"))
     return root

@@ -41,19 +41,23 @@ def training(sheet: Sheet, fields: str) -> Tables:
 
 def regions(sheet: Sheet, root: Tables, count: int, role: Any = 3, dtype: Any = 9) -> None:
     """Lay out regions of no dimension."""
-    rows = sheet.rows(root, "regions", "Region", "name dtype role", count, dtype=dtype, role=role)
-    sheet.link(rows, "name", sheet.names("r", count))
+    sheet.rows(root, "regions", "Region", count=count, stem="r", dtype=dtype, role=role)
 
 
-def graph_of(sheet: Sheet, root: Tables, fields: str) -> Tables:
-    """Lay out the only graph; its name is to be linked."""
-    graph = sheet.rows(root, "graphs", "Graph", f"name {fields}")
-    return graph
+def graph_of(sheet: Sheet, root: Tables, fields: str = "") -> Tables:
+    """Lay out the only graph."""
+    return sheet.rows(root, "graphs", "Graph", fields, stem="g")
+
+
+def values_of(sheet: Sheet, graph: Tables, count: int = 1, **columns: Any) -> Tables:
+    """Lay out values of no dimension that live in the first region, or where columns say."""
+    columns = {"dtype": 9, "region": 0} | columns
+    return sheet.rows(graph, "values", "Value", count=count, stem="v", **columns)
 
 
 def schedule(sheet: Sheet, root: Tables, called: Any = ()) -> None:
     """Lay out the only schedule, which calls these sections."""
-    row = sheet.rows(root, "schedules", "Schedule", "graph calls", graph=0)
+    row = sheet.rows(root, "schedules", "Schedule", "calls", graph=0)
     count = len(called)
     calls = sheet.children(row, "calls", count)
     if count:
@@ -83,14 +87,12 @@ def sections(
     sheet: Sheet, root: Tables, fields: str, count: int, kind: Any = 2, twin: Any = 0
 ) -> Tables:
     """Lay out sections of one step each, and return the steps."""
-    rows = sheet.rows(root, "sections", "Section", "name steps twin", count)
+    rows = sheet.rows(root, "sections", "Section", "steps", count, stem="s", twin=twin)
     of = lists(sheet, rows, "steps", 1)
     steps = sheet.tables("Step", f"kind graph {fields}", count)
     fill(sheet, of, steps)
-    sheet.put(rows, "twin", twin)
     sheet.put(steps, "kind", kind)
     sheet.put(steps, "graph", np.where(np.isin(kind, (2, 3)), 0, -1))
-    sheet.link(rows, "name", sheet.names("s", count))
     return steps
 
 

@@ -17,6 +17,7 @@ from tests.pef_schema.heavy_parts import (
     sections,
     singles,
     training,
+    values_of,
 )
 from tests.pef_schema.sheet import Sheet, Tables
 
@@ -24,8 +25,8 @@ from tests.pef_schema.sheet import Sheet, Tables
 @heavy
 def _steps_of_a_twin(sheet: Sheet, count: int) -> Tables:
     """A section of many steps, and many sections that name it as their twin."""
-    root = sheet.tables("Program", "name mapping sections")
-    rows = sheet.rows(root, "sections", "Section", "name steps twin", count)
+    root = training(sheet, "sections")
+    rows = sheet.rows(root, "sections", "Section", "steps", count, stem="s", twin=0)
     lists = [sheet.references(count), *[sheet.references(1) for _ in range(count - 1)]]
     steps = sheet.tables("Step", "kind", 2 * count - 1)
     sheet.put(steps, "kind", 1)
@@ -33,8 +34,6 @@ def _steps_of_a_twin(sheet: Sheet, count: int) -> Tables:
     for i, one in enumerate(lists[1:]):
         sheet.point(one, steps.at[count + i])
     sheet.link(rows, "steps", [one[0] for one in lists])
-    sheet.put(rows, "twin", 0)
-    sheet.link(rows, "name", sheet.names("s", count))
     return root
 
 
@@ -45,19 +44,18 @@ def _shared_vectors(sheet: Sheet, count: int) -> Tables:
     number = math.isqrt(count)
     schedule(sheet, root, np.arange(number))
     regions(sheet, root, count // number, role=7)
-    graph = graph_of(sheet, root, "")
+    graph_of(sheet, root)
     steps = sections(sheet, root, "reads writes", number, kind=1)
     every = sheet.vector("i", np.arange(count // number))
     sheet.link(steps, "reads", every)
     sheet.link(steps, "writes", every)
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
 @heavy
 def _long_vectors(sheet: Sheet, count: int) -> Tables:
     """Sections that share a vector of zeros, which say nothing good."""
-    root = sheet.tables("Program", "name mapping sections")
+    root = training(sheet, "sections")
     steps = sections(sheet, root, "nodes", 200, kind=1)
     sheet.link(steps, "nodes", sheet.vector("i", np.zeros(count)))
     return root
@@ -66,17 +64,13 @@ def _long_vectors(sheet: Sheet, count: int) -> Tables:
 @heavy
 def _long_shapes(sheet: Sheet, count: int) -> Tables:
     """States of a parameter whose region has a long shape."""
-    root = sheet.tables("Program", "name mapping regions optimizers")
-    rows = sheet.rows(root, "regions", "Region", "name dtype role shape", 2, dtype=9, role=[2, 7])
-    optimizer = sheet.rows(root, "optimizers", "Optimizer", "name kind params", kind=1)
-    param = sheet.rows(
-        optimizer, "params", "OptimizerParam", "weight grad states", weight=0, grad=1
-    )
+    root = training(sheet, "regions optimizers")
+    rows = sheet.rows(root, "regions", "Region", "shape", 2, stem="r", dtype=9, role=[2, 7])
+    optimizer = sheet.rows(root, "optimizers", "Optimizer", "params", stem="sgd", kind=1)
+    param = sheet.rows(optimizer, "params", "OptimizerParam", "states", weight=0, grad=1)
     sheet.link(param, "states", sheet.vector("i", np.zeros(count)))
     shape = sheet.vector("q", np.ones(count))
     sheet.link(rows, "shape", shape)
-    sheet.link(rows, "name", sheet.names("r", 2))
-    sheet.link(optimizer, "name", sheet.string("sgd0"))
     return root
 
 
@@ -86,22 +80,18 @@ def _sections_alone(sheet: Sheet, count: int) -> Tables:
     root = training(sheet, "regions graphs sections schedules")
     schedule(sheet, root, np.arange(count))
     regions(sheet, root, 1, role=7)
-    graph = graph_of(sheet, root, "")
+    graph_of(sheet, root)
     steps = sections(sheet, root, "writes", count, kind=1)
     sheet.link(steps, "writes", sheet.vector("i", [0]))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
 def _copies(sheet: Sheet, root: Tables, values: int, updated: int) -> None:
     """Lay out a graph of values at region 0, and updates of as many regions with the first."""
     graph = graph_of(sheet, root, "values updates")
-    rows = sheet.rows(graph, "values", "Value", "name dtype region", values, dtype=9, region=0)
-    sheet.rows(
-        graph, "updates", "Update", "value region", updated, value=0, region=1 + np.arange(updated)
-    )
-    sheet.link(rows, "name", sheet.names("v", values))
-    sheet.link(graph, "name", sheet.string("g"))
+    values_of(sheet, graph, values)
+    targets = 1 + np.arange(updated)
+    sheet.rows(graph, "updates", "Update", count=updated, value=0, region=targets)
 
 
 @heavy
@@ -122,19 +112,18 @@ def _calls(sheet: Sheet, count: int) -> Tables:
 def _graphs(sheet: Sheet, count: int, touched: int, role: int) -> Tables:
     """Graphs each of which has a schedule of the same two sections, which write some regions."""
     root = training(sheet, "regions graphs sections schedules")
-    rows = sheet.rows(root, "schedules", "Schedule", "graph calls", count, graph=np.arange(count))
+    rows = sheet.rows(root, "schedules", "Schedule", "calls", count, graph=np.arange(count))
     of = lists(sheet, rows, "calls", 2)
     calls = sheet.tables("Call", "call_id section", 2 * count)
     fill(sheet, of, calls)
     sheet.put(calls, "call_id", np.arange(2 * count) % 2)
     sheet.put(calls, "section", np.arange(2 * count) % 2)
     regions(sheet, root, touched, role=role)
-    graphs = sheet.rows(root, "graphs", "Graph", "name", count)
+    sheet.rows(root, "graphs", "Graph", count=count, stem="g")
     steps = sections(sheet, root, "reads writes", 2, kind=1, twin=[0, 1])
     every = sheet.vector("i", np.arange(touched))
     sheet.link(steps, "reads", [sheet.vector("i", []), every])
     sheet.link(steps, "writes", every)
-    sheet.link(graphs, "name", sheet.names("g", count))
     return root
 
 
@@ -156,23 +145,13 @@ def _outputs(sheet: Sheet, count: int, values: int, twin: object) -> Tables:
     schedule(sheet, root, [0])
     regions(sheet, root, 2, role=np.array([3, 6]))
     graph = graph_of(sheet, root, "values outputs")
-    rows = sheet.rows(graph, "values", "Value", "name dtype region", values, dtype=9, region=0)
-    outputs = sheet.rows(
-        graph,
-        "outputs",
-        "Output",
-        "name value region grad",
-        count,
-        value=np.arange(count) % values,
-        region=1,
-        grad=3,
-    )
+    values_of(sheet, graph, values)
+    columns = {"value": np.arange(count) % values, "region": 1, "grad": 3}
+    outputs = sheet.rows(graph, "outputs", "Output", "name", count, **columns)
     steps = sections(sheet, root, "reads writes", count, twin=twin)
     sheet.link(steps, "reads", sheet.vector("i", [0]))
     sheet.link(steps, "writes", sheet.vector("i", [1]))
-    sheet.link(rows, "name", sheet.names("v", values))
     sheet.link(outputs, "name", sheet.string("o"))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
@@ -195,7 +174,7 @@ def _arguments(sheet: Sheet, nodes: int, args: int, run: list[int], kinds: list[
     schedule(sheet, root, np.arange(number))
     regions(sheet, root, 1)
     graph = graph_of(sheet, root, "values nodes")
-    value = sheet.rows(graph, "values", "Value", "name dtype region", dtype=9, region=0)
+    values_of(sheet, graph)
     rows = sheet.rows(graph, "nodes", "Node", "op arg_tags arg_bits", nodes)
     kind = np.array(kinds)
     # The first of each kind is the twin of all of them.
@@ -205,11 +184,9 @@ def _arguments(sheet: Sheet, nodes: int, args: int, run: list[int], kinds: list[
     sheet.link(steps, "nodes", of)
     sheet.link(steps, "recompute", np.where(kind == 3, of, sheet.vector("i", [])))
     sheet.link(steps, "reads", sheet.vector("i", [0]))
-    sheet.link(value, "name", sheet.string("v"))
     sheet.link(rows, "op", sheet.string("aten.add.Tensor"))
     sheet.link(rows, "arg_tags", sheet.vector("B", np.full(args, 2)))
     sheet.link(rows, "arg_bits", sheet.vector("q", np.zeros(args)))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
@@ -231,25 +208,16 @@ def _twins_share_params(sheet: Sheet, count: int) -> Tables:
     root = training(sheet, "regions graphs optimizers sections schedules")
     schedule(sheet, root, np.arange(count))
     regions(sheet, root, 3 * count, role=np.array([2, 7, 10])[np.arange(3 * count) % 3])
-    graph = graph_of(sheet, root, "")
-    optimizer = sheet.rows(root, "optimizers", "Optimizer", "name kind params", kind=1)
-    params = sheet.rows(
-        optimizer,
-        "params",
-        "OptimizerParam",
-        "weight grad states",
-        count,
-        weight=3 * np.arange(count),
-        grad=3 * np.arange(count) + 1,
-    )
+    graph_of(sheet, root)
+    optimizer = sheet.rows(root, "optimizers", "Optimizer", "params", stem="sgd", kind=1)
+    columns = {"weight": 3 * np.arange(count), "grad": 3 * np.arange(count) + 1}
+    params = sheet.rows(optimizer, "params", "OptimizerParam", "states", count, **columns)
     sheet.link(params, "states", singles(sheet, 3 * np.arange(count) + 2))
     steps = sections(sheet, root, "optimizers reads writes", count, kind=5)
     sheet.link(steps, "optimizers", sheet.vector("i", [0]))
     gradients = sheet.vector("i", 3 * np.arange(count) + 1)
     sheet.link(steps, "reads", gradients)
     sheet.link(steps, "writes", gradients)
-    sheet.link(optimizer, "name", sheet.string("sgd0"))
-    sheet.link(graph, "name", sheet.string("g"))
     return root
 
 
@@ -264,16 +232,9 @@ def _optimizers(sheet: Sheet, count: int) -> Tables:
     role[:first] = [10, 11, 11, 11]
     dtype = np.where((every > 0) & (every < first), 10, 9)
     regions(sheet, root, len(every), role=role, dtype=dtype)
-    graph = graph_of(sheet, root, "")
-    rows = sheet.rows(
-        root,
-        "optimizers",
-        "Optimizer",
-        "name kind params argins options step",
-        count,
-        kind=1,
-        step=0,
-    )
+    graph_of(sheet, root)
+    fields = "params argins options"
+    rows = sheet.rows(root, "optimizers", "Optimizer", fields, count, stem="o", kind=1, step=0)
     of = [lists(sheet, rows, name, n) for name, n in (("params", 1), ("argins", 3), ("options", 3))]
     params = sheet.tables("OptimizerParam", "weight grad states", count)
     fill(sheet, of[0], params)
@@ -287,9 +248,7 @@ def _optimizers(sheet: Sheet, count: int) -> Tables:
     options = sheet.tables("Option", "name value", 3 * count)
     fill(sheet, of[2], options)
     sheet.put(options, "value", 0.0)
-    argins = sheet.rows(
-        root, "argins", "Argin", "name region kind", 3, region=[1, 2, 3], kind=[1, 2, 3]
-    )
+    argins = sheet.rows(root, "argins", "Argin", "name", 3, region=[1, 2, 3], kind=[1, 2, 3])
     # One step updates all weights, one scales all gradients, the others count.
     kinds = np.array([6, 5, *[6] * (number - 2)])
     steps = sections(
@@ -302,11 +261,9 @@ def _optimizers(sheet: Sheet, count: int) -> Tables:
     sheet.link(steps, "reads", [sheet.vector("i", every), gradients, *[few] * (number - 2)])
     one = sheet.vector("i", [0])
     sheet.link(steps, "writes", [written, gradients, *[one] * (number - 2)])
-    sheet.link(rows, "name", sheet.names("o", count))
     names = np.array([sheet.string(name) for name in ("lr", "momentum", "weight_decay")])
     sheet.link(settings, "name", np.tile(names, count))
     sheet.link(argins, "name", names)
     names = np.array([sheet.string(name) for name in ("dampening", "maximize", "nesterov")])
     sheet.link(options, "name", np.tile(names, count))
-    sheet.link(graph, "name", sheet.string("g"))
     return root

@@ -87,14 +87,34 @@ class Sheet:
         return at + 4 * np.arange(count + 1, dtype=np.int64)
 
     def rows(
-        self, parent: Tables, name: str, table: str, fields: str, count: int = 1, **columns: Any
+        self,
+        parent: Tables,
+        name: str,
+        table: str,
+        fields: str = "",
+        count: int = 1,
+        *,
+        stem: str = "",
+        **columns: Any,
     ) -> Tables:
-        """Lay out a vector of tables in a field of its parent, with numbers in their fields."""
+        """Lay out a vector of tables in a field of its parent.
+
+        Args:
+            parent, name: The field that refers to them.
+            table: Their kind.
+            fields: Fields that are to be linked.
+            count: How many.
+            stem: What their names begin with; without it a name is one of ``fields``, or missing.
+            columns: Numbers for further fields.
+        """
         vector = self.children(parent, name, count)
-        tables = self.tables(table, fields, count)
+        named = " name" if stem else ""
+        tables = self.tables(table, " ".join([fields, *columns]) + named, count)
         self.point(vector, tables.at)
         for column, numbers in columns.items():
             self.put(tables, column, numbers)
+        if stem:
+            self.link(tables, "name", self.names(stem, count))
         return tables
 
     def point(self, vector: Places, targets: Any) -> None:
