@@ -15,6 +15,24 @@ JITTER, TAIL, BIAS, DRIFT = 0.04, 0.05, 0.04, 0.5
 """Of a sample, the share of interrupted samples, of a process, and of the machine meanwhile."""
 
 
+def times(
+    draw: np.random.Generator,
+    typical: float,
+    processes: int,
+    rounds: int,
+    *,
+    bias: float = BIAS,
+    drift: float = DRIFT,
+) -> list[float]:
+    """Lognormal jitter, interruptions, a bias of each process, a drift that both sides meet."""
+    shape = processes, rounds
+    process = np.exp(draw.normal(0, bias, (processes, 1)))
+    jitter = np.exp(draw.normal(0, JITTER, shape))
+    tail = np.where(draw.random(shape) < TAIL, draw.uniform(1, 4), 1.0)
+    trend = np.linspace(1, 1 + drift, rounds)
+    return (typical * process * jitter * tail * trend).ravel().tolist()
+
+
 class Machine:
     """Takes the place of ``measure_sides``.
 
@@ -39,20 +57,12 @@ class Machine:
             assert path is not None
             names = [section.name for section in read_pef(path).sections]
             slower = self._slower.get(Path(path).name, {}) | dict(settings.plants if number else {})
-            times = {
-                name: self._times((1 + i) * 1e-4 * slower.get(name, 1.0), count, settings.rounds)
+            drawn = {
+                name: times(
+                    self._rng, (1 + i) * 1e-4 * slower.get(name, 1.0), count, settings.rounds
+                )
                 for i, name in enumerate((*names, FULL))
             }
-            found.append(times)
+            found.append(drawn)
         base, head = found
         return {name: (base[name], head[name]) for name in head if name in base}
-
-    def _times(self, typical: float, processes: int, rounds: int) -> list[float]:
-        """Lognormal jitter, interruptions, a bias of each process, a drift that both sides meet."""
-        draw = self._rng
-        shape = processes, rounds
-        process = np.exp(draw.normal(0, BIAS, (processes, 1)))
-        jitter = np.exp(draw.normal(0, JITTER, shape))
-        tail = np.where(draw.random(shape) < TAIL, draw.uniform(1, 4), 1.0)
-        trend = np.linspace(1, 1 + DRIFT, rounds)
-        return (typical * process * jitter * tail * trend).ravel().tolist()

@@ -19,6 +19,7 @@ from bench.stats import P_VALUE, RATIO, compare, compare_pairs, compare_processe
 from bench.tree import ROOT, file_at, tree_of
 from emulator.processor import processor
 from pef_schema import write_pef
+from tests.bench.simulated import BIAS, DRIFT, times
 from tests.processes import finished
 from tests.samba.inspection.programs import chain
 
@@ -27,47 +28,40 @@ PROCESSES, ROUNDS = 3, 12
 
 
 def simulated(rng, processes: int, *, slower: dict[int, float], bias: float, drift: float):
-    """One measurement of a case: lognormal jitter, a tail of interruptions, a bias of each
-    process, and a machine that drifts, which both sides meet alike as they take turns.
-    """
-    times = np.geomspace(1e-4, 1e-2, SECTIONS)
-    samples = {}
-    for s in range(SECTIONS):
-        sides = []
-        for side in (0, 1):
-            process = np.exp(rng.normal(0, bias, (processes, 1)))
-            jitter = np.exp(rng.normal(0, 0.04, (processes, ROUNDS)))
-            tail = np.where(rng.random((processes, ROUNDS)) < 0.05, rng.uniform(1, 4), 1.0)
-            trend = np.linspace(1, 1 + drift, ROUNDS)
-            factor = slower.get(s, 1.0) if side else 1.0
-            sides.append((times[s] * factor * process * jitter * tail * trend).ravel().tolist())
-        samples[f"section {s}"] = tuple(sides)
-    return samples
-
-
-@pytest.mark.parametrize(
-    ("bias", "drift"), [pytest.param(0.0, 0.0, marks=pytest.mark.slow), (0.04, 0.5)]
-)
-def test_identical_code_does_not_trip_it(bias, drift):
-    rng = np.random.default_rng(1)
-    for _ in range(50):
-        verdict = decide(
-            "x", lambda _, n: simulated(rng, n, slower={}, bias=bias, drift=drift), PROCESSES
+    """One measurement of a case, both sides of which meet the machine's drift."""
+    return {
+        f"section {s}": tuple(
+            times(rng, typical * factor, processes, ROUNDS, bias=bias, drift=drift)
+            for factor in (1.0, slower.get(s, 1.0))
         )
+        for s, typical in enumerate(np.geomspace(1e-4, 1e-2, SECTIONS))
+    }
+
+
+MACHINES = pytest.mark.parametrize(
+    ("bias", "drift"), [pytest.param(0.0, 0.0, marks=pytest.mark.slow), (BIAS, DRIFT)]
+)
+
+
+def verdicts(seed, slower, bias, drift):
+    """What the gate says of measurements of a machine, one after the other."""
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        yield decide(
+            "x", lambda _, n: simulated(rng, n, slower=slower, bias=bias, drift=drift), PROCESSES
+        )
+
+
+@MACHINES
+def test_identical_code_does_not_trip_it(bias, drift):
+    for verdict in verdicts(1, {}, bias, drift):
         assert verdict.slower == ()
 
 
-@pytest.mark.parametrize(
-    ("bias", "drift"), [pytest.param(0.0, 0.0, marks=pytest.mark.slow), (0.04, 0.5)]
-)
+@MACHINES
 def test_a_fifth_more_is_caught(bias, drift):
     """Each time, at the bias of processes at which identical code is quiet, and nothing else is."""
-    rng = np.random.default_rng(2)
-    slower = {7: 1.2}
-    for _ in range(50):
-        verdict = decide(
-            "x", lambda _, n: simulated(rng, n, slower=slower, bias=bias, drift=drift), PROCESSES
-        )
+    for verdict in verdicts(2, {7: 1.2}, bias, drift):
         assert verdict.slower == ("section 7",)
         assert "SLOWER" in str(verdict) and "asked again" in str(verdict)
 
