@@ -7,7 +7,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-
+_CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _CREATED = (
     (re.compile(r"(?<= created: )[\d.]+ [KM]?i?B"), "N"),
     (re.compile(r"(?m)(?<= in )[\d.]+ m?s\. Next: "), "T. Next: "),
@@ -19,6 +19,16 @@ def without_sizes(text: str) -> str:
     for pattern, instead in _CREATED:
         text = pattern.sub(instead, text)
     return text
+
+
+def examples_of(text: str) -> list[tuple[str, str]]:
+    """Commands of a page with what it shows below each."""
+    found: list[tuple[str, str]] = []
+    for block in _CONSOLE.findall(text):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
 
 
 def page(name: str, heading: str = "") -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import processes
-from tests.pages import page, without_sizes
+from tests.pages import examples_of, page, without_sizes
 from tests.samba.distributed.processes import clean_environment
 from tests.warm import finished
 from tools.write_rooms import table, with_table
@@ -183,22 +183,25 @@ def masked(text: str) -> str:
     return _LOSS.sub("loss L, R%", text)
 
 
+def printed(command: str, folder: Path) -> str:
+    """What a command of a page prints in a folder, ``python`` and its arguments."""
+    words = [sys.executable, *shlex.split(command)[1:]]
+    done = finished(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_the_script_of_the_page(tmp_path: Path) -> None:
     (script,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "digits.py").write_text(script)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     shown: list[str] = []
-    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            assert command.startswith("python digits.py")
-            words = [sys.executable, *shlex.split(command)[1:]]
-            done = finished(words, cwd=tmp_path, env=env)
-            assert done.returncode == 0, done.stderr
-            if output:
-                assert masked(done.stdout) == masked(output), command
-                shown += _LOSS.findall(done.stdout)
+    for command, output in examples_of(PAGE):
+        assert command.startswith("python digits.py")
+        found = printed(command, tmp_path)
+        if output:
+            assert masked(found) == masked(output), command
+            shown += _LOSS.findall(found)
     assert len(shown) == 5, "three epochs, and two more after the checkpoint"
     rights = [float(line.rpartition(" ")[2].rstrip("%")) for line in shown]
     assert min(rights) > 75
@@ -213,16 +216,11 @@ def test_the_scripts_of_the_page_on_following(tmp_path: Path) -> None:
     (tmp_path / "digits.py").write_text(tutorials)
     (reader,) = re.findall(r"```python\n(import .*?)```", text, re.DOTALL)
     (tmp_path / "curve.py").write_text(reader)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     numbers = re.compile(r"loss \d\.\d{3}|\d+\.\d% right")
-    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            words = [sys.executable, *shlex.split(command)[1:]]
-            done = finished(words, cwd=tmp_path, env=env)
-            assert done.returncode == 0, done.stderr
-            if output:
-                assert numbers.sub("N", done.stdout) == numbers.sub("N", output), command
+    for command, output in examples_of(text):
+        found = printed(command, tmp_path)
+        if output:
+            assert numbers.sub("N", found) == numbers.sub("N", output), command
     events = [path.name for path in (tmp_path / "log").iterdir()]
     assert sorted(name.partition(".out")[0] for name in events) == ["events", "steps.jsonl"]
 
@@ -236,18 +234,11 @@ def test_the_scripts_of_the_page_on_pytorch_print_the_same(tmp_path: Path) -> No
     for name in ("torch_net.py", "net.py"):
         script = "\n\n".join(part for title, part in parts if title == name)
         (tmp_path / name).write_text(script)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    (block,) = re.findall(r"```console\n(.*?)```", FROM_PYTORCH, re.DOTALL)
-    shown = {}
-    for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, _, output = part.partition("\n")
-        words = [sys.executable, *shlex.split(command)[1:]]
-        done = finished(words, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stderr
-        printed = without_sizes(done.stdout.replace(f"{tmp_path}/", ""))
-        assert printed == without_sizes(output), command
-        shown[command] = output
-    torchs, _, ours = shown.values()
+    shown = examples_of(FROM_PYTORCH)
+    for command, output in shown:
+        found = printed(command, tmp_path).replace(f"{tmp_path}/", "")
+        assert without_sizes(found) == without_sizes(output), command
+    (_, torchs), _, (_, ours) = shown
     assert torchs == ours and torchs.count("step ") == 4
 
 

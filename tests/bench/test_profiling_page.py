@@ -19,9 +19,8 @@ from bench.measurement import FULL
 from bench.process import case_of
 from bench.tree import ROOT
 from tests.bench.simulated import Machine
-from tests.pages import page, without_sizes
+from tests.pages import examples_of, page, without_sizes
 from tests.processes import finished
-from tests.samba.inspection.test_page import examples_of
 
 PAGE = page("cost.md", "My step is slow")
 _VARIES = ((re.compile(r"Loss: [\d.]+"), "Loss: L"),)

@@ -15,20 +15,26 @@ from tests.processes import finished
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
-def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
-    text = page("evaluation.md", "Several graphs in one PEF")
-    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "decode.py").write_text(script)
-    printed = ""
-    for command in re.findall(r"`python\s(decode\.py [^`]*)`", text):
+def followed(text: str, script: str, commands: str, folder: Path) -> list[str]:
+    """Write the only script of a text, run the commands that a pattern finds: what each prints."""
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (folder / script).write_text(code)
+    printed: list[str] = []
+    for command in re.findall(commands, text):
         done = finished(
             [sys.executable, *command.split()],
-            cwd=tmp_path,
+            cwd=folder,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
         assert done.returncode == 0, done.stderr
-        printed += done.stdout
+        printed.append(done.stdout)
+    return printed
+
+
+@pytest.mark.slow
+def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
+    text = page("evaluation.md", "Several graphs in one PEF")
+    printed = "".join(followed(text, "decode.py", r"`python\s(decode\.py [^`]*)`", tmp_path))
     (tokens,) = re.findall(r"decoded \[\[(.*)\]\]", printed)
     assert tokens.startswith("3, 1, 4, ") and len(tokens.split(",")) == 8
     assert "torch agrees: True" in printed
@@ -36,21 +42,8 @@ def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
 
 @pytest.mark.slow
 def test_the_guide_to_bagua_trains_two_replicas(tmp_path):
-    text = page("bagua.md")
-    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "net.py").write_text(script)
-    commands = re.findall(r"`python\s((?:net\.py|-m samba) [^`]*)`", text)
-    assert len(commands) == 2
-    printed = ""
-    for command in commands:
-        done = finished(
-            [sys.executable, *command.split()],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            seconds=240,
-        )
-        assert done.returncode == 0, done.stderr
-        printed = done.stdout
+    commands = r"`python\s((?:net\.py|-m samba) [^`]*)`"
+    _, printed = followed(page("bagua.md"), "net.py", commands, tmp_path)
     rows = re.findall(r"Loss: (\S+) weights: (\S+)", printed)
     assert len(rows) == 2
     assert rows[0][1] == rows[1][1]
@@ -65,17 +58,7 @@ README = (ROOT / "README.md").read_text()
 
 @pytest.mark.slow
 def test_the_script_learns(tmp_path):
-    (script,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    (tmp_path / "net.py").write_text(script)
-    printed = ""
-    for command in re.findall(r"`python (net\.py [^`]*)`", README):
-        done = finished(
-            [sys.executable, *command.split()],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        assert done.returncode == 0, done.stderr
-        printed += done.stdout
+    printed = "".join(followed(README, "net.py", r"`python (net\.py [^`]*)`", tmp_path))
     (loss,) = re.findall(r"Loss: (\S+)", printed)
     assert float(loss) < 1e-3
 

@@ -14,9 +14,9 @@ import pytest
 import samba
 from samba.inspection.memory_command import _parser
 from samba.session.metrics import METRICS_VARIABLE, Metrics, Totals
-from tests.pages import page
+from tests.pages import examples_of, page
 from tests.processes import finished
-from tests.samba.inspection.test_page import examples_of, printed
+from tests.samba.inspection.test_page import printed
 
 ROOT = Path(__file__).parents[3]
 MEMORY = page("run.md", "Where does the memory go?")

@@ -17,7 +17,7 @@ from examples import lenet
 from pef_schema import read_pef
 from samba.__main__ import main
 from samba.inspection.estimate import _parser, as_dict, estimate, run
-from tests.pages import page, without_sizes
+from tests.pages import examples_of, page, without_sizes
 from tests.processes import finished
 
 PAGES = {
@@ -26,7 +26,6 @@ PAGES = {
     "A PEF in other tools": 7,
 }
 """Parts of docs/program.md with the number of commands that each shows at least."""
-_CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _VARIES = (
     # Lines of the source in the file have the reader's path, and so its size and digest vary.
@@ -38,16 +37,6 @@ _VARIES = (
     (re.compile(r"(?m)(?<=calls) +min ms +median ms +max ms +share"), " T"),
 )
 _TOOLS = ("ls", "grep")
-
-
-def examples_of(text: str) -> list[tuple[str, str]]:
-    """Commands of a page with what it shows below each."""
-    found: list[tuple[str, str]] = []
-    for block in _CONSOLE.findall(text):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = part.partition("\n")
-            found.append((command, output))
-    return found
 
 
 def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
