@@ -103,11 +103,3 @@ def fresh_session():
     yield
     if "samba" in sys.modules and hasattr(sys.modules["samba"], "session"):
         sys.modules["samba"].session.reset()
-
-
-@pytest.fixture
-def forked_workers(monkeypatch):
-    """Workers that try cases are forked after their imports, which take longer than their cases."""
-    from tests.fuzz.pool import Worker
-
-    monkeypatch.setattr(Worker, "forked", True)

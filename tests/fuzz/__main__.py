@@ -7,6 +7,7 @@ one on the device, ``op aten.add.Tensor:3`` calls an operation.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
@@ -18,12 +19,16 @@ from tests.fuzz.campaign import Campaign, try_ops
 from tests.fuzz.pool import Worker
 from tests.fuzz.worker import TARGETS
 from tests.pef_schema.fuzz.cases import Case
+from tests.processes import FAST_XLA
 
 _NOT_DONE = "not all cases were tried in the minutes given"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try damaged files on the reader and on the device, and drawn arguments on the operations."""
+    # For the processes that try cases, which are forked from others that this one starts.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("XLA_FLAGS", FAST_XLA)
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in TARGETS:
         return _try_one(words)

@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 
 from tests import warm
 from tests.fuzz.outcome import ROOT, Outcome, dumped_place
-from tests.processes import FAST_XLA, ended
+from tests.processes import ended
 
 _START = 120.0
 """Seconds that a worker may take until it is ready."""
@@ -51,17 +50,12 @@ class Worker:
         deadline: Seconds after which a case hangs, if it has computed for as long; one that does
             not compute may take six times as long, since other processes may keep it from it.
         plant: Fault to put in on purpose, a key of ``tests.fuzz.plants.PLANTS``.
-
-    Attributes:
-        forked: Whether the process is forked from one that has imported what a worker needs.
     """
-
-    forked = False
 
     def __init__(self, target: str, *, deadline: float = 10.0, plant: str = "") -> None:
         self._deadline = deadline
         self._target, self._plant = target, plant
-        self._process: subprocess.Popen[bytes] | warm.Warm | None = None
+        self._process: warm.Warm | None = None
         self._cases: Any = None
         self._answers: Any = None
         self._errors: Any = None
@@ -128,26 +122,16 @@ class Worker:
                 raise RuntimeError(f"a worker did not start: {answer.label}\n{answer.text}")
             self._cpu = answer["cpu"]
 
-    def _begun(self, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes] | warm.Warm:
-        arguments = [self._target, *([self._plant] if self._plant else [])]
-        env = {"XLA_FLAGS": FAST_XLA, "OMP_NUM_THREADS": "1", **os.environ}
+    def _begun(self, stdin: int, stdout: int, stderr: int) -> warm.Warm:
+        """Forked from a process that has imported what a worker needs, which takes long."""
         # A drawn call compares with torch on the host: no other device is asked.
         on_host = self._target == "op"
-        if not self.forked:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.fuzz.worker", *arguments],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                cwd=ROOT,
-                env={**env, "JAX_PLATFORMS": "cpu"} if on_host else env,
-            )
         code = "import jax; jax.config.update('jax_platforms', 'cpu')\n" if on_host else ""
-        code += f"from tests.fuzz import worker; worker.main(*{arguments})"
+        code += f"from tests.fuzz import worker; worker.main({self._target!r}, {self._plant!r})"
         return warm.start(
             [sys.executable, "-c", code],
             cwd=ROOT,
-            env=env,
+            env=os.environ,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

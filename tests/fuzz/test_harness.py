@@ -14,8 +14,6 @@ from tests.fuzz.outcome import dumped_place, terminal
 from tests.fuzz.pool import Worker
 from tests.pef_schema.fuzz.cases import KINDS, SHARES, Case
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 def _accepted(count: int) -> list[str]:
     """Names of cases that today's reader accepts."""
@@ -124,10 +122,7 @@ def test_place_in_a_dump() -> None:
     assert dumped_place(text) == "emulator/device.py:170 in run"
 
 
-def test_command_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Worker, "forked", False)  # as the command starts its own
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["--readings", "20", "--workers", "1", "--minutes", "5", "--corpus", str(tmp_path)])
     told = capsys.readouterr().out
     assert code == 0, told

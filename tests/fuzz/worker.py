@@ -1,4 +1,4 @@
-"""A process that tries cases: ``python -m tests.fuzz.worker TARGET``.
+"""What a process does that tries cases.
 
 It reads a JSON line for each batch of cases and answers with a line for each case, so that whoever
 reads them knows which case it was on when it died or fell silent.
@@ -86,7 +86,3 @@ def _limited(attempt: Attempt, name: str, pef: bytes, spare: int) -> tuple[Outco
         return outcome, time.perf_counter() - started
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,19 +1,16 @@
-"""Files damaged by accident are refused; files damaged on purpose do no harm."""
+"""Files damaged by accident are refused; those damaged on purpose are in ``fuzz/test_readings``."""
 
 from __future__ import annotations
 
-import math
 import random
-import time
 
 import pytest
 
-from pef_schema import PefError, PefMalformed, decode, encode, verify
+from pef_schema import PefError, PefMalformed, decode, encode
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.envelope import HEADER_SIZE
-from tests.pef_schema.forge import data_of, metadata_of, seal
-from tests.pef_schema.fuzz.mutate_bytes import BYTE_MUTATIONS, ByteMutation
-from tests.pef_schema.samples import inference, small, training
+from tests.pef_schema.forge import metadata_of, seal
+from tests.pef_schema.samples import small, training
 
 
 def _refused(data: bytes) -> bool:
@@ -47,51 +44,8 @@ def test_flips_and_truncations_of_data() -> None:
         damaged[position] ^= 1 << position % 8
         assert _refused(bytes(damaged)), f"byte {position}"
         damaged[position] ^= 1 << position % 8
-    for length in range(start, len(data)):
+    for length in range(start, len(data), 7):
         assert _refused(data[:length]), f"cut to {length} bytes"
-
-
-def _fuzz(mutation: ByteMutation, cases: int, seconds: float = math.inf) -> int:
-    """Return how many mutated files were read; any error but a PefError fails the test.
-
-    Args:
-        mutation: What is done to a file.
-        cases: How many files.
-        seconds: CPU time that one may take.
-    """
-    rng = random.Random(mutation.__name__)
-    goldens = [encode(make()) for make in (small, training, inference)]
-    metadata = [metadata_of(golden) for golden in goldens]
-    accepted = 0
-    for case in range(cases):
-        which = case % len(goldens)
-        mutated = bytearray(metadata[which])
-        for _ in range(rng.choice((1, 1, 1, 2, 5))):
-            if len(mutated) > 64:
-                mutation(rng, mutated, metadata[(which + 1) % len(goldens)])
-        sealed = seal(bytes(mutated), data_of(goldens[which]))
-        start = time.process_time()
-        try:
-            program = decode(sealed)
-        except PefError:
-            pass
-        else:
-            accepted += 1
-            verify(program)
-            assert encode(decode(encode(program))) == encode(program)
-        assert time.process_time() - start < seconds
-    return accepted
-
-
-@pytest.mark.parametrize("mutation", BYTE_MUTATIONS, ids=lambda m: m.__name__)
-def test_mutations_with_right_digest(mutation: ByteMutation) -> None:
-    assert _fuzz(mutation, 200) < 200
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", BYTE_MUTATIONS, ids=lambda m: m.__name__)
-def test_many_mutations(mutation: ByteMutation) -> None:
-    assert _fuzz(mutation, 25_000, seconds=1.0) < 25_000
 
 
 def test_random_bytes() -> None:

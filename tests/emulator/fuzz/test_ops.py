@@ -11,8 +11,6 @@ from tests.emulator.fuzz.op_cases import NOT_DRAWN, arguments_of, draw, drawn_op
 from tests.fuzz.__main__ import main
 from tests.fuzz.campaign import try_ops
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 SAMPLE = (
     *("aten.gcd.default", "aten.max_pool1d.default", "aten._linalg_svd.default"),
     *("aten.upsample_nearest1d.default", "aten.polygamma.default", "aten.special_zeta.default"),

@@ -10,8 +10,6 @@ from tests.fuzz.campaign import Campaign
 from tests.fuzz.pool import Worker
 from tests.pef_schema.fuzz.seeds import FOLDER, load_seeds
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 def _run(count: int, folder: Path, *, seed: int, workers: int) -> None:
     campaign = Campaign(target="run", folder=folder)

@@ -14,22 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed as seeded, settings
-
-from pef_schema import Program, decode
+from pef_schema import decode
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.envelope import HEADER_SIZE, MAGIC, digest
 from pef_schema.write import lay_out, write_tables
-from tests.pef_schema.forge import data_of, metadata_of, pack_data, rows_of, seal, thaw
+from tests.pef_schema.forge import data_of, metadata_of, rows_of, seal
 from tests.pef_schema.fuzz.mutate_bytes import BYTE_MUTATIONS
 from tests.pef_schema.fuzz.mutate_rows import ROW_MUTATIONS
 from tests.pef_schema.fuzz.mutate_sound import SOUND_MUTATIONS, repair
 from tests.pef_schema.fuzz.seeds import Seed, Tree, load_seeds
-from tests.pef_schema.strategies import programs
 
 _COUNTS = (1, 1, 1, 1, 2, 2, 3, 5)
-_DRAWN = 20
-"""Programs that hypothesis draws at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,37 +160,6 @@ def _mixed(draw: _Draw) -> bytes:
     return _seal(draw, bytes(changed), seed.data)
 
 
-def _drawn(draw: _Draw) -> bytes:
-    found = drawn_programs(draw.case.seed // _DRAWN)
-    program = found[draw.case.seed % _DRAWN % len(found)]
-    tree = Tree(thaw(rows_of(program)))
-    if draw.rng.random() < 0.7:
-        draw.change(ROW_MUTATIONS + SOUND_MUTATIONS, tree)
-    return seal(write_tables(SCHEMA, tree.root), pack_data(program))
-
-
-@functools.lru_cache(maxsize=4)
-def drawn_programs(number: int) -> list[Program]:
-    """Programs that hypothesis draws for a number; all of them pass the verifier."""
-    found: list[Program] = []
-
-    @seeded(number)
-    @settings(
-        max_examples=_DRAWN,
-        database=None,
-        deadline=None,
-        derandomize=False,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs())
-    def collect(program: Program) -> None:
-        found.append(program)
-
-    collect()
-    return found
-
-
 def _header(draw: _Draw) -> bytes:
     """A field of the header is another; the digest is that of what is there."""
     seed = draw.seed()
@@ -260,15 +224,6 @@ def _data(draw: _Draw) -> bytes:
     return _seal(draw, write_tables(SCHEMA, root), bytes(data))
 
 
-def _noise(draw: _Draw) -> bytes:
-    """Random bytes behind a right header."""
-    size = draw.rng.randrange(300)
-    noise = draw.rng.randbytes(4) + SCHEMA.identifier + draw.rng.randbytes(size)
-    if draw.rng.random() < 0.5:
-        noise = draw.rng.choice((8, 12, 16)).to_bytes(4, "little") + noise[4:]
-    return seal(noise)
-
-
 def _seal(draw: _Draw, metadata: bytes, data: bytes) -> bytes:
     version = draw.rng.choice((1, 2))
     return seal(metadata, data, min_reader=version, writer=2)
@@ -279,21 +234,10 @@ KINDS: dict[str, Callable[[_Draw], bytes]] = {
     "rows": _by_rows,
     "sound": _sound,
     "mixed": _mixed,
-    "drawn": _drawn,
     "header": _header,
     "data": _data,
-    "noise": _noise,
 }
 """How the files of each kind are made."""
 
-SHARES = {
-    "bytes": 36,
-    "rows": 30,
-    "sound": 20,
-    "mixed": 6,
-    "drawn": 2,
-    "header": 3,
-    "data": 2,
-    "noise": 1,
-}
+SHARES = {"bytes": 37, "rows": 31, "sound": 21, "mixed": 6, "header": 3, "data": 2}
 """Of a hundred files that are read, how many are of a kind."""

@@ -15,8 +15,6 @@ from tests.pef_schema.fuzz.cases import SHARES, Case
 from tests.pef_schema.fuzz.make_seeds import MAKERS, make
 from tests.pef_schema.fuzz.seeds import FOLDER, load_seeds
 
-pytestmark = pytest.mark.usefixtures("forked_workers")
-
 
 def _read(count: int, folder: Path, *, seed: int, workers: int) -> None:
     campaign = Campaign(target="reading", folder=folder)
@@ -30,9 +28,9 @@ def _read(count: int, folder: Path, *, seed: int, workers: int) -> None:
 
 def test_readings(tmp_path: Path) -> None:
     """And some of what is accepted is kept, and changed further the next time."""
-    _read(400, tmp_path, seed=0, workers=1)
+    _read(600, tmp_path, seed=0, workers=1)
     kept = sorted((tmp_path / "corpus" / "reading").glob("*.pef"))
-    names = Campaign(target="reading", folder=tmp_path).names(400, 1)
+    names = Campaign(target="reading", folder=tmp_path).names(600, 1)
     bases = {Case.parse(name).base for name in names}
     assert bases == {"", *map(str, kept)}
     assert len(bases) > 5
@@ -40,7 +38,7 @@ def test_readings(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_readings(tmp_path: Path) -> None:
-    _read(5_000, tmp_path, seed=1, workers=2)
+    _read(20_000, tmp_path, seed=1, workers=2)
 
 
 def test_seeds_hold_all_that_a_program_can() -> None:
