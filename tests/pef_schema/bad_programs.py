@@ -208,30 +208,11 @@ edited("schedule_graph", "schedule 0: graph 1 is out", "schedules.0", graph=1)
 edited("schedule_section", "section 4 is out of range", "schedules.0.calls.3", section=4)
 edited("call_ids", "call ids are not in ascending", "schedules.0.calls.3", call_id=20)
 edited("schedule_cycle", "call 0 reads region 4 (h) before", "schedules.0.calls.0", section=1)
-meaning(
-    "schedule_twice",
-    "graph 0 has a schedule already",
-    lambda program: dataclasses.replace(program, schedules=program.schedules * 2),
-)
-meaning(
-    "optimizer_twice",
-    "optimizer: name 'sgd0' is used 2 times",
-    lambda program: dataclasses.replace(program, optimizers=program.optimizers * 2),
-)
-meaning(
-    "graph_twice",
-    "graph: name 'net' is used 2 times",
-    lambda program: dataclasses.replace(program, graphs=program.graphs * 2),
-)
-meaning(
-    "many_problems",
-    "... and 30 more",
-    lambda program: edit(
-        program,
-        "graphs.0",
-        nodes=tuple(Node(op="a.b.c", args=(Ref(99),), outputs=()) for _ in range(48)),
-    ),
-)
+edited("schedule_twice", "graph 0 has a schedule already", "", schedules=small().schedules * 2)
+edited("optimizer_twice", "name 'sgd0' is used 2 times", "", optimizers=small().optimizers * 2)
+edited("graph_twice", "graph: name 'net' is used 2 times", "", graphs=small().graphs * 2)
+_WRONG = Node(op="a.b.c", args=(Ref(99),), outputs=())
+edited("many_problems", "... and 30 more", "graphs.0", nodes=(_WRONG,) * 48)
 
 
 # Custom gradients.
@@ -257,25 +238,13 @@ gradient("gradient_index_bool", "of type bool, wanted an index", _M, args=(False
 gradient("gradient_few_args", "3 arguments, a custom gradient takes 4", _M, args=(0, *_PARTS[:2]))
 gradient("gradient_no_lists", "takes three lists of values", _M, args=(0, Ref(2), *_PARTS[1:]))
 gradient("gradient_reads", "1 results and reads, gradient 0 has 2", _M, args=(0, *_PARTS[:2], ()))
-gradient(
-    "gradient_inputs",
-    "2 inputs, gradient 0 has 1",
-    _M,
-    args=(0, _PARTS[0], (Ref(0),) * 2, _PARTS[2]),
-)
+_TWICE = (0, _PARTS[0], (Ref(0),) * 2, _PARTS[2])
+gradient("gradient_inputs", "2 inputs, gradient 0 has 1", _M, args=_TWICE)
 gradient("gradient_results", "1 outputs of 0 results", _M, args=(0, (), *_PARTS[1:]))
-gradient(
-    "gradient_passes_on",
-    "result 2 has another form than output 3",
-    "graphs.0.values.2",
-    shape=(3, 2),
-)
-gradient(
-    "gradient_of_integers",
-    "value 0 cannot carry a gradient",
-    "graphs.0.values.0",
-    dtype=DType.INT32,
-)
+_OTHER = "result 2 has another form than output 3"
+gradient("gradient_passes_on", _OTHER, "graphs.0.values.2", shape=(3, 2))
+_WHOLE = "value 0 cannot carry a gradient"
+gradient("gradient_of_integers", _WHOLE, "graphs.0.values.0", dtype=DType.INT32)
 
 
 # Tensors without elements, and arguments that ask for impossible sizes.

@@ -53,18 +53,15 @@ _step("opt_reads", "OPT: it needs but does not read 8 (lr)", 3, reads=(1, 2, 7))
 _step("opt_states", "OPT: it computes but does not write 7", 3, writes=(1,))
 _step("opt_writes", "OPT: it writes but does not compute 10", 3, writes=(1, 7, 10))
 _step("opt_graph", "a step over regions has graph 0", 3, graph=0)
-meaning(
+_step(
     "zerograd_role",
     "it writes regions that are not gradients: 10 (norm)",
-    lambda program: edit(
-        program,
-        _S.format(2),
-        kind=SectionKind.ZEROGRAD,
-        optimizers=(),
-        max_norm=0.0,
-        reads=(),
-        writes=(10,),
-    ),
+    2,
+    kind=SectionKind.ZEROGRAD,
+    optimizers=(),
+    max_norm=0.0,
+    reads=(),
+    writes=(10,),
 )
 
 
@@ -186,53 +183,32 @@ edited("seed_large", "a whole number that torch.manual_seed takes", "argins.1", 
 edited(
     "argin_twice_set", "region 9 has one already", "argins.0", region=9, kind=ArginKind.DROPOUT_SEED
 )
-edited(
-    "option_infinite", "option dampening is inf", "optimizers.0", options=(("dampening", 1e999),)
-)
-edited("option_unknown", "no option beta1", "optimizers.0", options=(("beta1", 0.5),))
-edited(
-    "option_switch",
-    "option nesterov is 2.0, not 0 or 1",
-    "optimizers.0",
-    options=(("nesterov", 2.0),),
-)
-edited(
-    "option_dampening",
-    "no region for its step count",
-    "optimizers.0",
-    options=(("dampening", 0.1),),
-)
-edited("optimizer_argin_name", "no argin rate", "optimizers.0", argins=(("rate", 8),))
-edited(
-    "optimizer_argin_unset",
-    "its lr is region 11, which no argin",
-    "optimizers.0",
-    argins=(("lr", 11),),
-)
+
+
+def _option(case: str, text: str, name: str, value: float) -> None:
+    """Add a case of one option of SGD."""
+    edited(case, text, "optimizers.0", options=((name, value),))
+
+
+_option("option_infinite", "option dampening is inf", "dampening", 1e999)
+_option("option_unknown", "no option beta1", "beta1", 0.5)
+_option("option_switch", "option nesterov is 2.0, not 0 or 1", "nesterov", 2.0)
+_option("option_dampening", "no region for its step count", "dampening", 0.1)
+_SGD = "optimizers.0"
+edited("optimizer_argin_name", "no argin rate", _SGD, argins=(("rate", 8),))
+edited("optimizer_argin_unset", "its lr is region 11, which no argin", _SGD, argins=(("lr", 11),))
 edited("optimizer_argin_kind", "by an argin of kind MOMENTUM", "argins.0", kind=ArginKind.MOMENTUM)
 edited("optimizer_states", "param 0: 0 states, wanted 1", "optimizers.0.params.0", states=())
-edited(
-    "optimizer_count",
-    "it has no region for its step count",
-    "optimizers.0",
-    kind=OptimizerKind.ADAM,
-)
+edited("optimizer_count", "it has no region for its step count", _SGD, kind=OptimizerKind.ADAM)
 edited("optimizer_count_role", "its step count is METRIC FLOAT32", "optimizers.0", step=10)
 edited(
     "optimizer_dtype", "region 7 is FLOAT16, its weight FLOAT32", "regions.7", dtype=DType.FLOAT16
 )
-meaning(
-    "argin_rate",
-    "default 1.5, not a number from 0 to 1",
-    lambda program: edit(program, "argins.0", kind=ArginKind.DROPOUT_RATE, default=1.5),
-)
-meaning(
-    "optimizer_beta",
-    "option beta1 is 1.0, not a number from 0 to below 1",
-    lambda program: edit(
-        program, "optimizers.0", kind=OptimizerKind.QADAM, options=(("beta1", 1.0),)
-    ),
-)
+_RATE = "default 1.5, not a number from 0 to 1"
+edited("argin_rate", _RATE, "argins.0", kind=ArginKind.DROPOUT_RATE, default=1.5)
+_BETA = "option beta1 is 1.0, not a number from 0 to below 1"
+_QADAM = {"kind": OptimizerKind.QADAM, "options": (("beta1", 1.0),)}
+edited("optimizer_beta", _BETA, "optimizers.0", **_QADAM)
 
 
 def _two_params(program: Program) -> Program:
@@ -269,29 +245,22 @@ optimizer(
     states=(7, 14, 13),
 )
 _TWO_STATES = (OptimizerParam(weight=1, grad=2, states=(7, 13)),)
-optimizer(
+
+
+def _of_two_states(case: str, text: str, kind: OptimizerKind, **changes: Any) -> None:
+    """Add a case of an optimizer of another kind, which has two states."""
+    optimizer(case, text, "optimizers.0", kind=kind, params=_TWO_STATES, **changes)
+
+
+_of_two_states(
     "option_of_another_kind",
     "no option momentum_decay, there are beta1, beta2, eps, maximize",
-    "optimizers.0",
-    kind=OptimizerKind.ADAMAX,
-    params=_TWO_STATES,
+    OptimizerKind.ADAMAX,
 )
-optimizer(
-    "option_above_1",
-    "option rho is 1.5, not a number from 0 to 1",
-    "optimizers.0",
-    kind=OptimizerKind.ADADELTA,
-    params=_TWO_STATES,
-    options=(("rho", 1.5),),
-)
-optimizer(
-    "optimizer_centered",
-    "param 0: 2 states, wanted 3",
-    "optimizers.0",
-    kind=OptimizerKind.RMSPROP,
-    params=_TWO_STATES,
-    options=(("centered", 1.0),),
-)
+_RHO = "option rho is 1.5, not a number from 0 to 1"
+_of_two_states("option_above_1", _RHO, OptimizerKind.ADADELTA, options=(("rho", 1.5),))
+_STATES = "param 0: 2 states, wanted 3"
+_of_two_states("optimizer_centered", _STATES, OptimizerKind.RMSPROP, options=(("centered", 1.0),))
 
 
 # Twins, and sections that do not go together.

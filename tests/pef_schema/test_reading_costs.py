@@ -7,6 +7,7 @@ import gc
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,9 @@ _FAST: dict[str, tuple[int, str]] = {
     "everything": (9000, "read"),
 }
 
+_IN_MEMORY = "overlapping_vectors"
+"""A small file that is read from memory as well."""
+
 _SLOW: dict[str, tuple[int, str]] = {
     "regions_alone": (159_000, "read"),
     "values": (149_000, "read"),
@@ -86,26 +90,31 @@ _SLOW: dict[str, tuple[int, str]] = {
 }
 
 
-def _costs(folder: Path, cases: dict[str, tuple[int, str]], how: str) -> dict[str, Any]:
-    """Read files in one process and return what came of each, with its seconds."""
+def _costs(folder: Path, sizes: dict[str, int], cases: Sequence[tuple[str, str]]) -> dict[Any, Any]:
+    """Read files in one process and return what came of each, with its seconds.
+
+    Args:
+        folder: Where files go.
+        sizes: How large the part is of each file that is made.
+        cases: What is read: name of a file, and ``path`` or ``bytes``.
+    """
     arguments: list[str] = []
-    for name, (size, _) in cases.items():
-        path = folder / name
-        if not path.exists():
-            path.write_bytes(HEAVY[name](size))
-        assert path.stat().st_size < 64 * _MIB + 4096
-        arguments += [str(path), how]
+    for name, size in sizes.items():
+        (folder / name).write_bytes(HEAVY[name](size))
+        assert (folder / name).stat().st_size < 64 * _MIB + 4096
+    for name, how in cases:
+        arguments += [str(folder / name), how]
     done = finished(
         [sys.executable, "-m", "tests.pef_schema.cost_driver", *arguments],
         cwd=_ROOT,
         seconds=60 + 30 * len(cases),
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return {name: (outcome, seconds) for name, outcome, seconds in found}
+    found = [json.loads(line)[1:] for line in done.stdout.splitlines()]
+    return dict(zip(cases, found, strict=True))
 
 
-def _check(found: tuple[str, float], wanted: str) -> None:
+def _check(found: Sequence[Any], wanted: str) -> None:
     outcome, seconds = found
     assert outcome.startswith(wanted), outcome
     assert "not enough memory" not in outcome, outcome
@@ -114,31 +123,30 @@ def _check(found: tuple[str, float], wanted: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def small_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of all small files, read one after the other."""
-    return _costs(tmp_path_factory.mktemp("heavy"), _FAST, "path")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
+    """What came of all small files, read one after the other, and of one that is no file."""
+    sizes = {name: size for name, (size, _) in _FAST.items()}
+    cases = [*((name, "path") for name in _FAST), (_IN_MEMORY, "bytes")]
+    return _costs(tmp_path_factory.mktemp("heavy"), sizes, cases)
 
 
 @pytest.mark.parametrize("name", _FAST)
-def test_small_files(name: str, small_files: dict[str, Any]) -> None:
+def test_small_files(name: str, small_files: dict[Any, Any]) -> None:
     """Files of some hundred kilobytes, of which some took minutes and others gigabytes."""
-    _check(small_files[name], _FAST[name][1])
+    _check(small_files[name, "path"], _FAST[name][1])
 
 
-def test_bytes_in_memory(tmp_path: Path) -> None:
-    """The same without a file."""
-    name = "overlapping_vectors"
-    found = _costs(tmp_path, {name: _FAST[name]}, "bytes")
-    _check(found[name], _FAST[name][1])
+def test_bytes_in_memory(small_files: dict[Any, Any]) -> None:
+    _check(small_files[_IN_MEMORY, "bytes"], _FAST[_IN_MEMORY][1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", _SLOW)
 def test_large_files(name: str, tmp_path: Path) -> None:
     """Every kind of content, as much of it as the budgets or 64 MiB allow."""
-    for how in ("path", "bytes"):
-        found = _costs(tmp_path, {name: _SLOW[name]}, how)
-        _check(found[name], _SLOW[name][1])
+    size, wanted = _SLOW[name]
+    for found in _costs(tmp_path, {name: size}, [(name, "path"), (name, "bytes")]).values():
+        _check(found, wanted)
 
 
 def _sparse(path: Path, size: int, digest: bytes) -> None:
