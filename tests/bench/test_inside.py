@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from bench import models
@@ -53,11 +55,8 @@ def test_host_time_is_what_the_executable_leaves(logreg):
 @pytest.mark.slow
 def test_memory_sees_what_a_step_holds():
     """A GPT of 4 MB needs four times that: weights, gradients and two moments."""
-    worker = Worker(case="layers-12", contender="eager", threads=1)
-    try:
+    with closing(Worker(case="layers-12", contender="eager", threads=1)) as worker:
         found = worker.ask(peak_memory, warm=1, count=1)
-    finally:
-        worker.close()
     weights = sum(4 * p.numel() for p in models.GROWTH["layers-12"].model().parameters())
     net = found["peak"] - found["baseline"]
     assert 3.5 * weights < net < 6.5 * weights + (32 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -203,11 +204,9 @@ def test_the_stages_of_this_projects_starts(tmp_path):
 @pytest.mark.slow
 def test_a_worker_that_fails_says_why():
     worker = Worker(case="lenet", contender="nobody", threads=1, small=True)
-    try:
-        with pytest.raises(WorkerFailed, match="nobody failed on lenet: KeyError: 'nobody'"):
-            worker.steps(1)
-    finally:
-        worker.close()
+    said = "nobody failed on lenet: KeyError: 'nobody'"
+    with closing(worker), pytest.raises(WorkerFailed, match=said):
+        worker.steps(1)
 
 
 @pytest.mark.slow

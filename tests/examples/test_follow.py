@@ -11,10 +11,18 @@ from torch import nn
 
 import sambaflow.samba as samba
 from examples import char_gpt, lenet, logreg, res_ffn
-from tests.examples.follow import follow
+from tests.examples.follow import MakeOptimizer, follow
 
 STEPS = 100
 SGD = {"lr": 0.02, "momentum": 0.9, "weight_decay": 3e-4}
+
+
+def sgd_on_both(**settings: float) -> dict[str, MakeOptimizer]:
+    """The two optimizers of ``follow``: SGD on the device and in PyTorch."""
+    return {
+        "device_optimizer": lambda m: samba.optim.SGD(m.parameters(), **settings),
+        "host_optimizer": lambda m: torch.optim.SGD(m.parameters(), **settings),
+    }
 
 
 def image_batches(images: torch.Tensor, labels: torch.Tensor, size: int):
@@ -34,14 +42,12 @@ def defaults(module) -> argparse.Namespace:
 @pytest.mark.parametrize(("batch_size", "bias", "lr"), [(1, False, 0.002), (16, True, 0.05)])
 def test_logreg(tmp_path, batch_size, bias, lr):
     images, labels, _, _ = logreg.load_data()
-    sgd = {**SGD, "lr": lr}
     follow(
         tmp_path,
         model=logreg.LogReg(logreg.NUM_FEATURES, logreg.NUM_CLASSES, bias),
         names=("image", "label"),
         batches=image_batches(images, labels, batch_size),
-        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **sgd),
-        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **sgd),
+        **sgd_on_both(**{**SGD, "lr": lr}),
     )
 
 
@@ -53,8 +59,7 @@ def test_res_ffn(tmp_path):
         model=res_ffn.ResFFNLogReg(args.num_features, args.hidden_size, args.num_classes),
         names=("image", "label"),
         batches=image_batches(images, labels, args.batch_size),
-        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **SGD),
-        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **SGD),
+        **sgd_on_both(**SGD),
     )
 
 
@@ -83,8 +88,7 @@ def test_lenet(tmp_path):
         model=model,
         names=("image", "label"),
         batches=image_batches(images, labels, args.batch_size),
-        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **sgd),
-        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **sgd),
+        **sgd_on_both(**sgd),
     )
 
 
@@ -170,8 +174,7 @@ def test_batchnorm_resnet_with_its_statistics(tmp_path):
         model=model,
         names=("image", "label"),
         batches=image_batches(images.view(-1, 1, 8, 8), labels, 16),
-        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **SGD),
-        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **SGD),
+        **sgd_on_both(**SGD),
     )
     # follow() compared every buffer; they must also have moved.
     assert model.bn.num_batches_tracked.item() == STEPS

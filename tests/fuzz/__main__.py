@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from tests.emulator.fuzz.op_cases import drawn_ops
@@ -74,11 +75,8 @@ def _try_one(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     if options.write:
         options.write.write_bytes(Case.parse(options.case).build())
-    worker = Worker(options.target, deadline=options.deadline)
-    try:
+    with closing(Worker(options.target, deadline=options.deadline)) as worker:
         (result,) = worker.tries([options.case])
-    finally:
-        worker.close()
     outcome = result.outcome
     print(f"{'find: ' if outcome.find else ''}{outcome.label} {outcome.place}\n{outcome.text}")
     return int(outcome.find)

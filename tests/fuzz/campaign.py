@@ -6,6 +6,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,8 @@ class Campaign:
         try_all(batches, take, make=make, workers=workers, lives=lives, until=until)
         if not self.finds.groups:
             return []
-        worker = make()
-        try:
+        with closing(make()) as worker:
             return self.finds.write(worker)
-        finally:
-            worker.close()
 
     def names(self, count: int, seed: int) -> Iterator[str]:
         """The cases: kinds by their shares, and files of the corpus in between."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,9 @@ def _accepted(count: int) -> list[str]:
 )
 def test_each_kind_of_fault_is_found(plant: str, label: str) -> None:
     """And a worker is there again for the next case."""
-    worker = Worker("reading", deadline=0.3, plant=plant)
     cases = _accepted(2 if plant == "abort" else 1)
-    try:
+    with closing(Worker("reading", deadline=0.3, plant=plant)) as worker:
         results = list(worker.tries(cases))
-    finally:
-        worker.close()
     assert [result.case for result in results] == cases
     assert {(result.outcome.find, result.outcome.label) for result in results} == {(True, label)}
     if label == "memory":  # the reader has let go of everything, its traceback included
@@ -75,12 +73,9 @@ def test_a_blind_verifier_is_found(tmp_path: Path) -> None:
 def test_finds_are_made_small() -> None:
     """Changes that a find does not need are left out."""
     several = [case for case in map(Case.parse, _accepted(30)) if case.changes() > 1]
-    worker = Worker("reading", plant="foreign")
-    try:
+    with closing(Worker("reading", plant="foreign")) as worker:
         (found,) = worker.tries([str(several[0])])
         small = Case.parse(minimised(found, worker))
-    finally:
-        worker.close()
     assert found.outcome.find
     assert small.keep == ()
     assert small.build() != several[0].build()

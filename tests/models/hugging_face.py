@@ -29,7 +29,7 @@ class Case:
     """A model and how it is called.
 
     Args:
-        model, config: Names of its class and of its configuration's.
+        model: Name of its class.
         settings: The configuration: small, and without dropout, which no two draw alike.
         inputs: Makes the keyword arguments of ``forward``.
         wrap: Call it through a module that returns loss and logits, as scripts do; otherwise it
@@ -38,7 +38,6 @@ class Case:
     """
 
     model: str
-    config: str
     settings: Mapping[str, Any]
     inputs: Callable[[], Inputs]
     wrap: bool = False
@@ -46,9 +45,8 @@ class Case:
 
     def build(self) -> nn.Module:
         """The model, in training mode."""
-        transformers = library()
-        config = getattr(transformers, self.config)(**self.settings)
-        model = getattr(transformers, self.model)(config).train()
+        cls = getattr(library(), self.model)
+        model = cls(cls.config_class(**self.settings)).train()
         return LossAndLogits(model) if self.wrap else model
 
 
@@ -188,7 +186,6 @@ def experts(family: str, **settings: Any) -> Case:
     """A causal language model of which each token takes two experts."""
     return Case(
         model=f"{family}ForCausalLM",
-        config=f"{family}Config",
         settings={"num_experts_per_tok": 2, **GROUPED, **settings},
         inputs=tokens,
     )
@@ -197,16 +194,12 @@ def experts(family: str, **settings: Any) -> Case:
 NAMED: dict[str, Case] = {
     "gpt2": Case(
         model="GPT2LMHeadModel",
-        config="GPT2Config",
         settings={**GPT2, **NO_GPT2_DROPOUT, **IDS, "vocab_size": WORDS},
         inputs=unmasked,
     ),
-    "bert_masked_words": Case(
-        model="BertForMaskedLM", config="BertConfig", settings=ENCODER, inputs=tokens
-    ),
+    "bert_masked_words": Case(model="BertForMaskedLM", settings=ENCODER, inputs=tokens),
     "bert_classes": Case(
         model="BertForSequenceClassification",
-        config="BertConfig",
         settings={**ENCODER, "num_labels": 3, "num_hidden_layers": 1},
         inputs=classified,
         wrap=True,
@@ -214,35 +207,28 @@ NAMED: dict[str, Case] = {
     ),
     "vit": Case(
         model="ViTForImageClassification",
-        config="ViTConfig",
         settings=VISION,
         inputs=images(),
     ),
     "resnet": Case(
         model="ResNetForImageClassification",
-        config="ResNetConfig",
         settings={**STAGES, "embedding_size": 8, "depths": [1, 2], "num_labels": 3},
         inputs=images(batch=4),
         wrap=True,
     ),
     "t5": Case(
         model="T5ForConditionalGeneration",
-        config="T5Config",
         settings={**T5, "vocab_size": WORDS, "decoder_start_token_id": 0},
         inputs=tokens,
     ),
-    "llama": Case(
-        model="LlamaForCausalLM", config="LlamaConfig", settings=GROUPED, inputs=tokens, wrap=True
-    ),
+    "llama": Case(model="LlamaForCausalLM", settings=GROUPED, inputs=tokens, wrap=True),
     "convnext": Case(
         model="ConvNextForImageClassification",
-        config="ConvNextConfig",
         settings={**STAGES, "num_stages": 2, "num_labels": 3, "drop_path_rate": 0.0},
         inputs=images(),
     ),
     "whisper": Case(
         model="WhisperForConditionalGeneration",
-        config="WhisperConfig",
         settings={**WHISPER, **IDS, "vocab_size": WORDS},
         inputs=lambda: {"input_features": torch.randn(2, 8, 32), "labels": text()},
     ),
@@ -275,7 +261,6 @@ OTHERS: dict[str, Case] = {
     ),
     "deepseek_v2": Case(
         model="DeepseekV2ForCausalLM",
-        config="DeepseekV2Config",
         settings={
             **DECODER,
             "num_key_value_heads": 4,
@@ -295,7 +280,6 @@ OTHERS: dict[str, Case] = {
     ),
     "llama4": Case(
         model="Llama4ForCausalLM",
-        config="Llama4TextConfig",
         settings={
             **GROUPED,
             "head_dim": 8,
@@ -309,13 +293,11 @@ OTHERS: dict[str, Case] = {
     ),
     "fnet": Case(
         model="FNetForMaskedLM",
-        config="FNetConfig",
         settings={**BODY, **IDS, "hidden_dropout_prob": 0.0, "vocab_size": WORDS},
         inputs=lambda: {"input_ids": text(), "labels": text()},
     ),
     "switch_transformers": Case(
         model="SwitchTransformersForConditionalGeneration",
-        config="SwitchTransformersConfig",
         settings={
             **T5,
             "num_decoder_layers": 2,
@@ -330,7 +312,6 @@ OTHERS: dict[str, Case] = {
     ),
     "mamba": Case(
         model="MambaForCausalLM",
-        config="MambaConfig",
         settings={
             "hidden_size": 32,
             "num_hidden_layers": 2,
@@ -342,7 +323,6 @@ OTHERS: dict[str, Case] = {
     ),
     "rwkv": Case(
         model="RwkvForCausalLM",
-        config="RwkvConfig",
         settings={
             "hidden_size": 32,
             "num_hidden_layers": 2,
@@ -356,34 +336,26 @@ OTHERS: dict[str, Case] = {
     ),
     "regnet": Case(
         model="RegNetForImageClassification",
-        config="RegNetConfig",
         settings={**STAGES, "embedding_size": 8, "groups_width": 8, "num_labels": 3},
         inputs=images(batch=4),
     ),
-    "swin": Case(
-        model="SwinForImageClassification", config="SwinConfig", settings=SWIN, inputs=images()
-    ),
+    "swin": Case(model="SwinForImageClassification", settings=SWIN, inputs=images()),
     "segformer": Case(
         model="SegformerForSemanticSegmentation",
-        config="SegformerConfig",
         settings=SEGFORMER,
         inputs=lambda: {
             "pixel_values": torch.randn(2, 3, 32, 32),
             "labels": torch.randint(3, (2, 32, 32)),
         },
     ),
-    "deberta": Case(
-        model="DebertaV2ForMaskedLM", config="DebertaV2Config", settings=DEBERTA, inputs=tokens
-    ),
+    "deberta": Case(model="DebertaV2ForMaskedLM", settings=DEBERTA, inputs=tokens),
     "wav2vec2": Case(
         model="Wav2Vec2ForSequenceClassification",
-        config="Wav2Vec2Config",
         settings=SPEECH,
         inputs=lambda: {"input_values": torch.randn(2, 200), "labels": torch.tensor([0, 2])},
     ),
     "clip": Case(
         model="CLIPModel",
-        config="CLIPConfig",
         settings=CLIP,
         inputs=lambda: {"input_ids": text(), "pixel_values": torch.randn(2, 3, 16, 16)},
         wrap=True,

@@ -54,13 +54,25 @@ def _one(make: Callable[[], nn.Module], *shape: int, compute: Any = None) -> Cas
     return lambda: _One(make(), compute), {"x": Z(shape)}
 
 
-def _loss(loss: nn.Module, target: torch.Tensor, *shape: int) -> Case:
+def _of(compute: Callable[[torch.Tensor], Any], rows: int = 0) -> Case:
+    """What is asked of the results of a layer."""
+    return _one(lambda: nn.Linear(3, 4), rows, 3, compute=lambda m, x: compute(m(x)))
+
+
+def _of_images(make: Callable[[], nn.Module]) -> Case:
+    return _one(lambda: nn.Sequential(nn.Conv2d(1, 4, 1), make()), 0, 1, 4, 4)
+
+
+def _looked_up(cls: type[nn.Module], *shape: int, **options: str) -> Case:
+    return lambda: _One(cls(5, 3, **options)), {"x": Z(shape, dtype=torch.long)}
+
+
+CLASSES, SCORES = Z(0, dtype=torch.long), Z(0, 4)
+
+
+def _loss(loss: nn.Module, target: torch.Tensor = SCORES) -> Case:
     """A loss of a layer's results, and that of nothing: the mean is NaN, as are all gradients."""
-    features = shape[1]
-    return (
-        lambda: _Two(nn.Linear(3, features), lambda m, x, t: loss(m(x).reshape(shape), t)),
-        {"x": Z(0, 3), "t": target},
-    )
+    return lambda: _Two(nn.Linear(3, 4), lambda m, x, t: loss(m(x), t)), {"x": Z(0, 3), "t": target}
 
 
 def _convolutions() -> dict[str, Case]:
@@ -140,75 +152,46 @@ CASES: Mapping[str, Case] = MappingProxyType(
         "lstm cell": _one(lambda: nn.LSTMCell(3, 4), 0, 3),
         "gru cell": _one(lambda: nn.GRUCell(3, 4), 0, 3),
         "bilinear": (lambda: _Two(nn.Bilinear(3, 4, 2)), {"x": Z(0, 3), "t": Z(0, 4)}),
-        "max pool": _one(lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.MaxPool2d(2)), 0, 1, 4, 4),
-        "average pool": _one(
-            lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.AvgPool2d(2)), 0, 1, 4, 4
-        ),
-        "adaptive pool": _one(
-            lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.AdaptiveAvgPool2d(2)), 0, 1, 4, 4
-        ),
-        "adaptive max": _one(
-            lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.AdaptiveMaxPool2d(2)), 0, 1, 4, 4
-        ),
+        "max pool": _of_images(lambda: nn.MaxPool2d(2)),
+        "average pool": _of_images(lambda: nn.AvgPool2d(2)),
+        "adaptive pool": _of_images(lambda: nn.AdaptiveAvgPool2d(2)),
+        "adaptive max": _of_images(lambda: nn.AdaptiveMaxPool2d(2)),
         "lp pool": _one(lambda: nn.Sequential(nn.Conv1d(1, 2, 1), nn.LPPool1d(2, 2)), 0, 1, 4),
-        "upsample": _one(
-            lambda: nn.Sequential(nn.Conv2d(1, 2, 1), nn.Upsample(scale_factor=2)), 0, 1, 4, 4
-        ),
-        "bilinear upsample": _one(
-            lambda: nn.Sequential(
-                nn.Conv2d(1, 2, 1), nn.Upsample(scale_factor=2, mode="bilinear")
-            ),
-            *(0, 1, 4, 4),
-        ),
-        "reflect": _one(
-            lambda: nn.Sequential(nn.Conv2d(1, 4, 1), nn.ReflectionPad2d(1)), 0, 1, 4, 4
-        ),
-        "embedding": (lambda: _One(nn.Embedding(5, 3)), {"x": Z(0, dtype=torch.long)}),
-        "embedding rows": (lambda: _One(nn.Embedding(5, 3)), {"x": Z(0, 4, dtype=torch.long)}),
-        "bag": (lambda: _One(nn.EmbeddingBag(5, 3)), {"x": Z(0, 4, dtype=torch.long)}),
-        "bag sum": (
-            lambda: _One(nn.EmbeddingBag(5, 3, mode="sum")), {"x": Z(2, 0, dtype=torch.long)}
-        ),
-        "bag max": (
-            lambda: _One(nn.EmbeddingBag(5, 3, mode="max")), {"x": Z(0, 4, dtype=torch.long)}
-        ),
-        "sort": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).sort(1)),
-        "sort rows": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).sort(0)),
-        "topk": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).topk(2, 1)),
-        "topk rows": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).topk(0, 0)),
-        "too few": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).topk(1, 0)),
-        "argmax": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).argmax(1)),
-        "argmax of nothing": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x) + m(x).argmax(0)
-        ),
-        "argmax of nothing at all": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x) + m(x).argmax()
-        ),
-        "max of nothing": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).max()),
-        "max of no row": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).max(0)),
-        "amax of no row": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).amax(0)),
-        "max of rows": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).max(1)),
-        "median of nothing": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).median()
-        ),
-        "mean of nothing": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).mean()),
-        "mean of no row": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).mean(0)),
-        "sum of no row": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).sum(0)),
-        "prod of no row": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).prod(0)),
-        "var of no row": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).var(0)),
-        "std of one row": _one(lambda: nn.Linear(3, 4), 1, 3, compute=lambda m, x: m(x).std(0)),
-        "norms": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).norm(dim=0)),
-        "norm of nothing": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).norm()),
-        "logsumexp of no row": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).logsumexp(0)
-        ),
-        "softmax": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).softmax(0)),
-        "cumsum": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).cumsum(0)),
-        "cat": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: torch.cat([m(x), m(x)])),
-        "product with nothing": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x).T @ m(x)
-        ),
-        "product": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: m(x) @ m(x).T),
+        "upsample": _of_images(lambda: nn.Upsample(scale_factor=2)),
+        "bilinear upsample": _of_images(lambda: nn.Upsample(scale_factor=2, mode="bilinear")),
+        "reflect": _of_images(lambda: nn.ReflectionPad2d(1)),
+        "embedding": _looked_up(nn.Embedding, 0),
+        "embedding rows": _looked_up(nn.Embedding, 0, 4),
+        "bag": _looked_up(nn.EmbeddingBag, 0, 4),
+        "bag sum": _looked_up(nn.EmbeddingBag, 2, 0, mode="sum"),
+        "bag max": _looked_up(nn.EmbeddingBag, 0, 4, mode="max"),
+        "sort": _of(lambda h: h.sort(1)),
+        "sort rows": _of(lambda h: h.sort(0)),
+        "topk": _of(lambda h: h.topk(2, 1)),
+        "topk rows": _of(lambda h: h.topk(0, 0)),
+        "too few": _of(lambda h: h.topk(1, 0)),
+        "argmax": _of(lambda h: h.argmax(1)),
+        "argmax of nothing": _of(lambda h: h + h.argmax(0)),
+        "argmax of nothing at all": _of(lambda h: h + h.argmax()),
+        "max of nothing": _of(lambda h: h.max()),
+        "max of no row": _of(lambda h: h.max(0)),
+        "amax of no row": _of(lambda h: h.amax(0)),
+        "max of rows": _of(lambda h: h.max(1)),
+        "median of nothing": _of(lambda h: h.median()),
+        "mean of nothing": _of(lambda h: h.mean()),
+        "mean of no row": _of(lambda h: h.mean(0)),
+        "sum of no row": _of(lambda h: h.sum(0)),
+        "prod of no row": _of(lambda h: h.prod(0)),
+        "var of no row": _of(lambda h: h.var(0)),
+        "std of one row": _of(lambda h: h.std(0), rows=1),
+        "norms": _of(lambda h: h.norm(dim=0)),
+        "norm of nothing": _of(lambda h: h.norm()),
+        "logsumexp of no row": _of(lambda h: h.logsumexp(0)),
+        "softmax": _of(lambda h: h.softmax(0)),
+        "cumsum": _of(lambda h: h.cumsum(0)),
+        "cat": _of(lambda h: torch.cat([h, h])),
+        "product with nothing": _of(lambda h: h.T @ h),
+        "product": _of(lambda h: h @ h.T),
         "dropout": _one(lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.0)), 0, 3),
         "pick no rows": (
             lambda: _Two(nn.Linear(3, 4), lambda m, x, t: m(x)[t]),
@@ -218,43 +201,29 @@ CASES: Mapping[str, Case] = MappingProxyType(
             lambda: _Two(nn.Linear(3, 4), lambda m, x, t: m(x).index_add(0, t, m(x)[:0])),
             {"x": Z(2, 3), "t": Z(0, dtype=torch.long)},
         ),
-        "cross entropy": _loss(nn.CrossEntropyLoss(), Z(0, dtype=torch.long), 0, 4),
-        "cross entropy sum": _loss(
-            nn.CrossEntropyLoss(reduction="sum"), Z(0, dtype=torch.long), 0, 4
-        ),
-        "cross entropy each": _loss(
-            nn.CrossEntropyLoss(reduction="none"), Z(0, dtype=torch.long), 0, 4
-        ),
-        "cross entropy smoothed": _loss(
-            nn.CrossEntropyLoss(label_smoothing=0.1), Z(0, dtype=torch.long), 0, 4
-        ),
-        "cross entropy of classes": _loss(nn.CrossEntropyLoss(), Z(0, 4), 0, 4),
-        "mse": _loss(nn.MSELoss(), Z(0, 4), 0, 4),
-        "l1": _loss(nn.L1Loss(), Z(0, 4), 0, 4),
-        "huber": _loss(nn.HuberLoss(), Z(0, 4), 0, 4),
-        "smooth l1": _loss(nn.SmoothL1Loss(), Z(0, 4), 0, 4),
-        "bce with logits": _loss(nn.BCEWithLogitsLoss(), Z(0, 4), 0, 4),
-        "kl": _loss(nn.KLDivLoss(reduction="batchmean"), Z(0, 4), 0, 4),
-        "kl mean": _loss(nn.KLDivLoss(reduction="mean"), Z(0, 4), 0, 4),
-        "nll": _loss(nn.NLLLoss(), Z(0, dtype=torch.long), 0, 4),
-        "poisson": _loss(nn.PoissonNLLLoss(), Z(0, 4), 0, 4),
-        "soft margin": _loss(nn.SoftMarginLoss(), Z(0, 4), 0, 4),
-        "multi label soft": _loss(nn.MultiLabelSoftMarginLoss(), Z(0, 4), 0, 4),
-        "hinge": _loss(nn.HingeEmbeddingLoss(), Z(0, 4), 0, 4),
-        "cosine": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: F.cosine_similarity(m(x), m(x) + 1)
-        ),
-        "triplet": _one(
-            lambda: nn.Linear(3, 4),
-            *(0, 3),
-            compute=lambda m, x: F.triplet_margin_loss(m(x), m(x) + 1, m(x) - 1),
-        ),
-        "pairwise": _one(
-            lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: F.pairwise_distance(m(x), m(x) + 1)
-        ),
-        "cdist": _one(lambda: nn.Linear(3, 4), 0, 3, compute=lambda m, x: torch.cdist(m(x), m(x))),
+        "cross entropy": _loss(nn.CrossEntropyLoss(), CLASSES),
+        "cross entropy sum": _loss(nn.CrossEntropyLoss(reduction="sum"), CLASSES),
+        "cross entropy each": _loss(nn.CrossEntropyLoss(reduction="none"), CLASSES),
+        "cross entropy smoothed": _loss(nn.CrossEntropyLoss(label_smoothing=0.1), CLASSES),
+        "cross entropy of classes": _loss(nn.CrossEntropyLoss()),
+        "mse": _loss(nn.MSELoss()),
+        "l1": _loss(nn.L1Loss()),
+        "huber": _loss(nn.HuberLoss()),
+        "smooth l1": _loss(nn.SmoothL1Loss()),
+        "bce with logits": _loss(nn.BCEWithLogitsLoss()),
+        "kl": _loss(nn.KLDivLoss(reduction="batchmean")),
+        "kl mean": _loss(nn.KLDivLoss(reduction="mean")),
+        "nll": _loss(nn.NLLLoss(), CLASSES),
+        "poisson": _loss(nn.PoissonNLLLoss()),
+        "soft margin": _loss(nn.SoftMarginLoss()),
+        "multi label soft": _loss(nn.MultiLabelSoftMarginLoss()),
+        "hinge": _loss(nn.HingeEmbeddingLoss()),
+        "cosine": _of(lambda h: F.cosine_similarity(h, h + 1)),
+        "triplet": _of(lambda h: F.triplet_margin_loss(h, h + 1, h - 1)),
+        "pairwise": _of(lambda h: F.pairwise_distance(h, h + 1)),
+        "cdist": _of(lambda h: torch.cdist(h, h)),
     }
-)  # fmt: skip
+)
 """Models with their inputs, by name.
 
 Three are left out for torch's own defects at no images: the margin losses of several classes return

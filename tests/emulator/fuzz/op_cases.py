@@ -22,19 +22,9 @@ EXTREME_FLOATS = (
     *(0.0, -0.0, 0.5, 1.0, -1.0, 2.0, 1e-3, 1e3, 1e9, 1e30, 1e300, -1e300, 1e-300, 5e-324),
     *(float("nan"), float("inf"), float("-inf"), 2.0**31, 2.0**63),
 )
-_STRINGS = ("", "none", "mean", "sum", "trunc", "floor", "ij", "xy", "reduced", "complete", "r")
-_STRINGS += (
-    "max",
-    "min",
-    "amax",
-    "amin",
-    "prod",
-    "reflect",
-    "constant",
-    "linear",
-    "L",
-    "U",
-    "tanh",
+_STRINGS = (
+    *("", "none", "mean", "sum", "trunc", "floor", "ij", "xy", "reduced", "complete", "r"),
+    *("max", "min", "amax", "amin", "prod", "reflect", "constant", "linear", "L", "U", "tanh"),
 )
 DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
@@ -85,15 +75,10 @@ def _own(*arguments: tuple[str, str]) -> tuple[Argument, ...]:
     return tuple(Argument(name=name, kind=kind) for name, kind in arguments)
 
 
+_CAST = (*_own(("self", "Tensor")), Argument(name="mode", kind="str", keyword=True))
 _OWN: Mapping[str, tuple[Argument, ...]] = {
-    "samba.cast_bf16.input": (
-        *_own(("self", "Tensor")),
-        Argument(name="mode", kind="str", keyword=True),
-    ),
-    "samba.cast_bf16.result": (
-        *_own(("self", "Tensor")),
-        Argument(name="mode", kind="str", keyword=True),
-    ),
+    "samba.cast_bf16.input": _CAST,
+    "samba.cast_bf16.result": _CAST,
     "samba.next_seed": _own(("seed", "Seed")),
     "samba.checked_branch": _own(("failed", "Tensor"), ("condition", "Tensor"), ("taken", "bool")),
     "samba.ctc_loss.default": _own(
@@ -102,12 +87,8 @@ _OWN: Mapping[str, tuple[Argument, ...]] = {
         ("zero_infinity", "bool"),
     ),
     "samba.embedding_renorm.default": _own(
-        *(
-            ("weight", "Tensor"),
-            ("indices", "Tensor"),
-            ("max_norm", "float"),
-            ("norm_type", "float"),
-        )
+        *(("weight", "Tensor"), ("indices", "Tensor")),
+        *(("max_norm", "float"), ("norm_type", "float")),
     ),
     "samba.grouped_mm.default": _own(("mat_a", "Tensor"), ("mat_b", "Tensor"), ("offs", "Tensor")),
     "aten.special_round.decimals": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,6 @@ def test_many_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [seed.name for seed in load_seeds() if not seed.golden])
 def test_every_seed_runs(name: str) -> None:
     """Undamaged ones: or a change of one would be refused for what the seed lacks."""
-    worker = Worker("run")
-    try:
+    with closing(Worker("run")) as worker:
         (result,) = worker.tries([f"rows:0@{FOLDER / name}.pef+-"])
-    finally:
-        worker.close()
     assert (result.outcome.label, result.outcome.text[:1]) == ("ran", "["), result.outcome
