@@ -104,7 +104,9 @@ PLANTED = {
 """For each contract the violations planted: a file, the line written to it, what is told of it."""
 
 
+@pytest.mark.slow
 def test_a_copy_without_violations_is_good(tree):
+    """``make lint`` says so of the packages themselves."""
     status, printed = run(COMMAND, tree)
     assert status == 0, printed
 

@@ -14,11 +14,12 @@ from bench.__main__ import main
 from bench.errors import BadBase, BadSectionTimes, NoRevision, TimesOfTwoProcessors, UnknownSection
 from bench.gate import GateSettings, decide, measure_in
 from bench.measurement import FULL, Results
-from bench.section_times import compared, keep_base, load_section_times, opened_base
+from bench.section_times import compared, load_section_times, opened_base
 from bench.stats import P_VALUE, RATIO, compare, compare_pairs, compare_processes
 from bench.tree import ROOT, file_at, tree_of
 from emulator.processor import processor
 from pef_schema import write_pef
+from tests.bench.conftest import TIMES
 from tests.bench.simulated import BIAS, DRIFT, times
 from tests.processes import finished
 from tests.samba.inspection.programs import chain
@@ -194,25 +195,6 @@ def test_the_command(capsys):
     assert main(argv) in (0, 1)
     text = capsys.readouterr().out
     assert "counts: as kept" in text and "logreg-64: " in text and "bckwd_0" in text
-
-
-TIMES = {"fwd_0": [2e-3, 1e-3, 3e-3], FULL: [5e-3]}
-
-
-@pytest.fixture
-def pef(tmp_path: Path) -> Path:
-    """A PEF of three sections."""
-    path = tmp_path / "net.pef"
-    write_pef(str(path), chain(("relu", "sigmoid", "tanh")))
-    return path
-
-
-@pytest.fixture
-def base(tmp_path: Path, pef: Path) -> Path:
-    """A kept base of it."""
-    path = tmp_path / "base.json"
-    keep_base(path, pef, TIMES)
-    return path
 
 
 def test_a_base_holds_the_program_and_its_times(pef: Path, base: Path) -> None:

@@ -16,31 +16,15 @@ from bench.errors import BadSectionTimes, NothingToCompare, OtherProgram, Script
 from bench.gate import GateSettings
 from bench.measurement import FULL
 from bench.process import case_of
-from bench.section_times import keep_base
 from bench.suites.sections import section_seconds
 from bench.user_gate import left_out_of, left_out_of_files, measure_script
 from bench.user_pef import PefContestant
 from bench.worker import _contestant
 from pef_schema import Program, read_pef, write_pef
 from tests import warm
+from tests.bench.conftest import SECTIONS
 from tests.bench.simulated import Machine
 from tests.samba.inspection.programs import chain
-
-SECTIONS = ("a.relu", "b.sigmoid", "c.tanh")
-
-
-@pytest.fixture
-def pef(tmp_path: Path) -> Path:
-    """A PEF of three sections."""
-    return written(tmp_path / "net.pef", chain(SECTIONS))
-
-
-@pytest.fixture
-def base(tmp_path: Path, pef: Path) -> Path:
-    """A kept base of it."""
-    path = tmp_path / "base.json"
-    keep_base(path, pef, {"fwd_0": [1e-4, 1e-4], FULL: [8e-4, 8e-4]})
-    return path
 
 
 def written(path: Path, program: Program) -> Path:

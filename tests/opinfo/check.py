@@ -111,12 +111,11 @@ def _check_group(
             if compiled is None:
                 compiled = Compiled(module, sample.tensors, through_file=first)
             got = compiled.run(sample.tensors, eager)
-        except UNSUPPORTED as error:
-            out = Outcome.UNSUPPORTED
-            return [_verdict(out, out if any(eager.wanted) else Outcome.NONE, error)]
         except Exception as error:
-            out = Outcome.FAILED
-            return [_verdict(out, out if any(eager.wanted) else Outcome.NONE, error)]
+            out = Outcome.UNSUPPORTED if isinstance(error, UNSUPPORTED) else Outcome.FAILED
+            gradient = out if any(eager.wanted) else Outcome.NONE
+            said, kind = _reason(error), type(error).__name__
+            return [Verdict(forward=out, gradient=gradient, reason=said, error=kind)]
         if is_random(entry, reference, sample.tensors, eager):
             text = forms(got, eager)
             outcome = Outcome.FAILED if text else Outcome.RANDOM
@@ -149,25 +148,17 @@ def judge(
         Two texts; empty if all is right.
     """
     tol, gradient_tol = tolerances(entry, tensors)
-    text = differences(got.outputs, eager.outputs, tol, "output")
-    gradient_text = ""
-    if any(eager.wanted):
-        gradients = _filled(got.gradients, eager.gradients)
-        gradient_text = differences(gradients, eager.gradients, gradient_tol, "gradient")
-    if text or gradient_text:
-        exact = _exact(module, tensors, eager, seed)
-        if exact is not None:
-            if text:
-                text = differences(got.outputs, eager.outputs, tol, "output", exact.outputs)
-            if gradient_text:
-                gradient_text = differences(
-                    _filled(got.gradients, eager.gradients),
-                    eager.gradients,
-                    gradient_tol,
-                    "gradient",
-                    exact.gradients,
-                )
-    return text, gradient_text
+    gradients = _filled(got.gradients, eager.gradients) if any(eager.wanted) else None
+
+    def texts(exact: Eager | None) -> tuple[str, str]:
+        outputs, wide = (None, None) if exact is None else (exact.outputs, exact.gradients)
+        text = differences(got.outputs, eager.outputs, tol, "output", outputs)
+        if gradients is None:
+            return text, ""
+        return text, differences(gradients, eager.gradients, gradient_tol, "gradient", wide)
+
+    found = texts(None)
+    return texts(_exact(module, tensors, eager, seed)) if any(found) else found
 
 
 def forms(got: Got, eager: Eager) -> str:
@@ -233,12 +224,6 @@ def _filled(
         torch.zeros_like(b) if a is None and b is not None else a
         for a, b in zip(got, want, strict=True)
     ]
-
-
-def _verdict(forward: Outcome, gradient: Outcome, error: Exception) -> Verdict:
-    return Verdict(
-        forward=forward, gradient=gradient, reason=_reason(error), error=type(error).__name__
-    )
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from tests.opinfo.exceptions import (
     SAMPLES_OUT_OF_SCOPE,
     TOLERANCES,
 )
-from tests.opinfo.record import Outcome, Record
+from tests.opinfo.record import Outcome, Record, worst
 from tests.opinfo.samples import MAX_ELEMENTS, REPEATS, cap
 
 FORWARD_LIMIT = 97.0
@@ -53,18 +53,12 @@ def by_entry(records: Iterable[Record]) -> dict[str, list[Record]]:
     return entries
 
 
-def _worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """Failed before unsupported before passed before nothing."""
-    rank = (Outcome.NONE, *GOOD, Outcome.UNSUPPORTED, Outcome.FAILED)
-    return max(outcomes, key=rank.index)
-
-
 def shares(records: Iterable[Record]) -> tuple[Share, Share]:
     """Entries in scope that pass forward and backward, in every dtype that was tried."""
     entries = [found for name, found in by_entry(records).items() if name not in OUT_OF_SCOPE]
     return (
-        share(_worst(r.forward for r in found) for found in entries),
-        share(_worst(r.gradient for r in found) for found in entries),
+        share(worst(r.forward for r in found) for found in entries),
+        share(worst(r.gradient for r in found) for found in entries),
     )
 
 

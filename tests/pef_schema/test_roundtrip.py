@@ -28,7 +28,6 @@ def _plain(program: Program) -> tuple[str, tuple[bytes, ...]]:
     return repr(program), program.segments
 
 
-@settings(max_examples=settings().max_examples * 3 // 2)
 @given(programs())
 def test_any_program(program: Program) -> None:
     data = encode(program)

@@ -13,6 +13,7 @@ import torch
 
 from emulator.op_facts.table import facts_of
 from emulator.ops.registry import _OPS, load_ops
+from tests.emulator.ops.checks import torch_op
 from tests.sweeps.edge_calls import Call, Slot, calls_of, swept
 from tests.sweeps.edge_sides import Gap, by_torch, compare, tensors_of
 from tests.sweeps.tally import Outcome, Tally
@@ -77,14 +78,8 @@ def sweep(calls: list[Call], dtype: torch.dtype) -> Tally:
 
 CALLS = {spec.name: list(calls_of(spec)) for spec in swept()}
 
-SLICE = (
-    "hardswish.default",
-    "hardsigmoid.default",
-    "relu6.default",
-    "sinh.default",
-    "exp2.default",
-)
-SLICE = tuple(f"aten.{name}" for name in (*SLICE, "huber_loss.default", "_prelu_kernel.default"))
+_NAMES = ("hardswish", "hardsigmoid", "relu6", "sinh", "exp2", "huber_loss", "_prelu_kernel")
+SLICE = tuple(f"aten.{name}.default" for name in _NAMES)
 
 
 def test_every_pointwise_op_is_called() -> None:
@@ -162,15 +157,13 @@ def refused(call: Call) -> list[int]:
     found = []
     tensors = tensors_of(call, torch.float32)
     slots = [k for k, a in enumerate(call.args) if isinstance(a, Slot)]
-    for place, slot, tensor in zip(slots, call.slots, tensors, strict=True):
+    for place, tensor in zip(slots, tensors, strict=True):
         if not tensor.is_floating_point():
             continue
         given = iter(t.clone().requires_grad_(t is tensor) for t in tensors)
         args = [next(given) if isinstance(a, Slot) else a for a in call.args]
-        namespace, packet, overload = call.name.split(".")
-        op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
         try:
-            out = op(*args, **call.kwargs)
+            out = torch_op(call.name)(*args, **call.kwargs)
             for result in out if isinstance(out, tuple) else (out,):
                 if result.requires_grad:
                     result.sum().backward()
@@ -178,7 +171,6 @@ def refused(call: Call) -> list[int]:
         except RuntimeError as error:
             assert "not implemented" in str(error) or "not differentiable" in str(error), error
             found.append(place)
-        del slot
     return found
 
 

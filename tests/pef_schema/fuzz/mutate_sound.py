@@ -7,6 +7,7 @@ tried. Here a shape changes wherever it stands, lists stay sorted, and names sta
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from pef_schema.program import Role, SectionKind
@@ -22,12 +23,22 @@ _OPTIONS = (
 _HYPER = ("lr", "momentum", "weight_decay", "other")
 
 
-def reshape(rng: random.Random, tree: Tree) -> None:
+def one_of(*tables: str) -> Callable[[Callable[..., None]], RowMutation]:
+    """A change of one row of these tables, which is drawn; of a program without any, none."""
+
+    def with_row(change: Callable[..., None]) -> RowMutation:
+        def mutation(rng: random.Random, tree: Tree) -> None:
+            if found := [row for table in tables for row in tree.of(table)]:
+                change(rng, tree, rng.choice(found))
+
+        return mutation
+
+    return with_row
+
+
+@one_of("Region", "Value")
+def reshape(rng: random.Random, tree: Tree, row: list[Any]) -> None:
     """Give a region or a value another shape: permuted, longer, shorter, larger, empty."""
-    found = tree.of("Region") + tree.of("Value")
-    if not found:
-        return
-    row = rng.choice(found)
     shape = list(row[1])
     kind = rng.randrange(5)
     if kind == 0:
@@ -41,18 +52,16 @@ def reshape(rng: random.Random, tree: Tree) -> None:
     row[1] = tuple(shape)
 
 
-def retype(rng: random.Random, tree: Tree) -> None:
+@one_of("Region", "Value")
+def retype(rng: random.Random, tree: Tree, row: list[Any]) -> None:
     """Give a region or a value another dtype."""
-    found = tree.of("Region") + tree.of("Value")
-    if found:
-        rng.choice(found)[2] = rng.choice(members("Region", "dtype"))
+    row[2] = rng.choice(members("Region", "dtype"))
 
 
-def recast(rng: random.Random, tree: Tree) -> None:
+@one_of("Region")
+def recast(rng: random.Random, tree: Tree, region: list[Any]) -> None:
     """Give a region another role."""
-    found = tree.of("Region")
-    if found:
-        rng.choice(found)[3] = rng.choice(members("Region", "role"))
+    region[3] = rng.choice(members("Region", "role"))
 
 
 def exchange_args(rng: random.Random, tree: Tree) -> None:
@@ -95,12 +104,9 @@ def forget_argument(rng: random.Random, tree: Tree) -> None:
         node[1], node[2], node[4] = node[1][:-1], node[2][:-1], node[4][: len(node[1]) - 1]
 
 
-def change_step(rng: random.Random, tree: Tree) -> None:
+@one_of("Step")
+def change_step(rng: random.Random, tree: Tree, step: list[Any]) -> None:
     """Change what a step does, reads, writes or works on."""
-    found = tree.of("Step")
-    if not found:
-        return
-    step = rng.choice(found)
     kind = rng.randrange(6)
     if kind == 0:
         step[0] = rng.choice(members("Step", "kind"))
@@ -147,12 +153,9 @@ def change_schedule(rng: random.Random, tree: Tree) -> None:
     schedule[1] = calls
 
 
-def change_optimizer(rng: random.Random, tree: Tree) -> None:
+@one_of("Optimizer")
+def change_optimizer(rng: random.Random, tree: Tree, optimizer: list[Any]) -> None:
     """Change kind, options, hyperparameters, states or step count of an optimizer."""
-    found = tree.of("Optimizer")
-    if not found:
-        return
-    optimizer = rng.choice(found)
     options, argins = list(optimizer[4]), list(optimizer[3])
     kind = rng.randrange(8)
     if kind == 0:
@@ -192,12 +195,9 @@ def change_argin(rng: random.Random, tree: Tree) -> None:
         tree.root[7] = [a for a in found if a is not argin]
 
 
-def change_ends(rng: random.Random, tree: Tree) -> None:
+@one_of("Graph")
+def change_ends(rng: random.Random, tree: Tree, graph: list[Any]) -> None:
     """Change inputs, outputs or updates of a graph."""
-    found = tree.of("Graph")
-    if not found:
-        return
-    graph = rng.choice(found)
     kind = rng.randrange(4)
     outputs, updates = list(graph[4]), list(graph[5])
     if kind == 0 and graph[3]:
@@ -216,12 +216,9 @@ def change_ends(rng: random.Random, tree: Tree) -> None:
     graph[4], graph[5] = outputs, updates
 
 
-def change_value(rng: random.Random, tree: Tree) -> None:
+@one_of("Value")
+def change_value(rng: random.Random, tree: Tree, value: list[Any]) -> None:
     """Change where a value lives, where its gradient does, and whether it has one."""
-    found = tree.of("Value")
-    if not found:
-        return
-    value = rng.choice(found)
     kind = rng.randrange(3)
     if kind == 2:
         value[5] = not value[5]
