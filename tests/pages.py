@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -14,9 +15,12 @@ _CREATED = (
 )
 
 
-def without_sizes(text: str) -> str:
-    """Printed text without how large files became, and how long that took."""
-    for pattern, instead in _CREATED:
+Varying = Sequence[tuple[re.Pattern[str], str]]
+
+
+def without_sizes(text: str, varies: Varying = ()) -> str:
+    """Printed text without how large files became, how long that took, and what else varies."""
+    for pattern, instead in (*varies, *_CREATED):
         text = pattern.sub(instead, text)
     return text
 

@@ -26,13 +26,6 @@ PAGE = page("cost.md", "My step is slow")
 _VARIES = ((re.compile(r"Loss: [\d.]+"), "Loss: L"),)
 
 
-def plain(text: str) -> str:
-    """Text without what varies from machine to machine."""
-    for pattern, instead in _VARIES:
-        text = pattern.sub(instead, text)
-    return without_sizes(text)
-
-
 @pytest.mark.slow
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -57,7 +50,8 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
         if output:
             # The progress of steps is written over itself.
             found = "".join(lines).rpartition("\r")[2]
-            assert plain(found).strip() == plain(output).strip(), command
+            found, output = (without_sizes(text, _VARIES).strip() for text in (found, output))
+            assert found == output, command
 
 
 PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
@@ -92,9 +86,7 @@ _ASKED = re.compile(r"  asked again, all .*:\n(  .*\n)+")
 
 def plain_gate(text: str) -> str:
     """Text without what varies from machine to machine."""
-    for pattern, instead in _GATE_VARIES:
-        text = pattern.sub(instead, text)
-    return without_sizes(text)
+    return without_sizes(text, _GATE_VARIES)
 
 
 def by_script(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tests.terminal import foreign as foreign_characters
+
 ROOT = Path(__file__).parents[2]
 _OWN = ("pef_schema", "emulator", "samba")
-_HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Characters that move a terminal's cursor, change its state or turn the order of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +51,14 @@ def refused(error: Exception) -> Outcome:
 
 def terminal(label: str, text: str) -> Outcome:
     """An outcome with a text for people; a find if control characters stand in it unescaped."""
-    hidden = _HIDDEN.search(text)
-    if hidden is None:
+    hidden = min(foreign_characters(text), key=text.index, default="")
+    if not hidden:
         return Outcome(label=label, text=text[:2000])
-    line = text[: hidden.start()].rpartition("\n")[2][:60]
+    line = text.partition(hidden)[0].rpartition("\n")[2][:60]
     return Outcome(
-        label=f"terminal: {hidden.group()!a} in {label}",
+        label=f"terminal: {hidden!a} in {label}",
         find=True,
-        text=f"{line!a} is followed by {hidden.group()!a}, which a terminal obeys",
+        text=f"{line!a} is followed by {hidden!a}, which a terminal obeys",
     )
 
 

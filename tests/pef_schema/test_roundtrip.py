@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import pef_schema
-from pef_schema import PefError, Program, decode, encode, read_info, read_pef, write_pef
+from pef_schema import DType, PefError, Program, Ref, decode, encode, read_info, read_pef, write_pef
+from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import inference, small, training
-from tests.pef_schema.strategies import programs
 from tests.processes import finished
 
 _ROOT = Path(__file__).parents[2]
@@ -28,8 +28,31 @@ def _plain(program: Program) -> tuple[str, tuple[bytes, ...]]:
     return repr(program), program.segments
 
 
-@given(programs())
-def test_any_program(program: Program) -> None:
+_NAMES = st.text(
+    st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=9
+).filter(lambda name: name not in (".", ".."))
+_PLAIN: st.SearchStrategy[Any] = st.one_of(
+    *(st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1)),
+    *(st.floats(), st.complex_numbers(), st.sampled_from(DType)),
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=5),
+)
+_LEAF = st.one_of(_PLAIN, st.just(Ref(0)))
+_LISTS = st.lists(_LEAF, max_size=3).map(tuple)
+_DEEP = st.recursive(_PLAIN, lambda arg: st.lists(arg, max_size=2).map(tuple), max_leaves=4)
+_ARGS = st.one_of(
+    *(_LEAF, _LISTS, st.lists(st.one_of(_LEAF, _LISTS), max_size=3).map(tuple)),
+    _DEEP.map(lambda arg: (arg,)),
+)
+"""Arguments of all kinds, in lists; what refers to a value is at most two lists deep."""
+
+
+@given(_NAMES, st.lists(_ARGS, max_size=4), st.dictionaries(_NAMES, _ARGS, max_size=3))
+def test_any_arguments(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """What else a program can hold is in the samples, and in the seeds of ``fuzz``."""
+    node = {"op": name, "module": name, "source": name, "args": tuple(args)}
+    node |= {"kwargs": tuple(sorted(kwargs.items()))}
+    program = edit(inference(), "graphs.0.nodes.0", **node)
+    program = edit(program, "", name=name, metadata=((name, name),))
     data = encode(program)
     again = decode(data)
     assert _plain(again) == _plain(program)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pef_schema import WRITER_VERSION, encode
+from pef_schema import WRITER_VERSION, encode, read_pef
 from pef_schema.envelope import HEADER_SIZE
 from pef_schema.program import OptimizerKind, Role, SectionKind
 from tests.fuzz.campaign import Campaign
@@ -68,9 +68,10 @@ def test_seeds_hold_all_that_a_program_can() -> None:
     assert not programs["bare"].graphs
 
 
-def test_every_seed_is_small() -> None:
+def test_every_seed_is_small_and_written_as_it_is() -> None:
     """The harness reads and changes them a hundred thousand times."""
     for path in FOLDER.glob("*.pef"):
+        assert encode(read_pef(path)) == path.read_bytes(), path.name
         assert path.stat().st_size <= 16 * 1024, path.name
 
 
