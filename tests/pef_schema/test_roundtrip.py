@@ -46,6 +46,7 @@ _ARGS = st.one_of(
 """Arguments of all kinds, in lists; what refers to a value is at most two lists deep."""
 
 
+@settings(max_examples=settings().max_examples * 2)
 @given(_NAMES, st.lists(_ARGS, max_size=4), st.dictionaries(_NAMES, _ARGS, max_size=3))
 def test_any_arguments(name: str, args: list[Any], kwargs: dict[str, Any]) -> None:
     """What else a program can hold is in the samples, and in the seeds of ``fuzz``."""

@@ -84,18 +84,14 @@ def _with_states(x: torch.Tensor, states: list[torch.Tensor]) -> Call:
     return Call(learned={0: x, "hx 0": states[0], "hx 1": states[1]})
 
 
-def _cell(parts: int) -> Callable[[Mapping[str, Any]], dict[str, Call]]:
-    def make(options: Mapping[str, Any]) -> dict[str, Call]:
-        del options
-        states = [torch.randn(3, 5) for _ in range(parts)]
-        alone = [state[0].clone() for state in states]
-        return {
-            "": _x(3, 4),
-            "states": _with_states(torch.randn(3, 4), states),
-            "unbatched": _with_states(torch.randn(4), alone),
-        }
-
-    return make
+def _cell(parts: int) -> dict[str, Call]:
+    states = [torch.randn(3, 5) for _ in range(parts)]
+    alone = [state[0].clone() for state in states]
+    return {
+        "": _x(3, 4),
+        "states": _with_states(torch.randn(3, 4), states),
+        "unbatched": _with_states(torch.randn(4), alone),
+    }
 
 
 def _attention(options: Mapping[str, Any]) -> dict[str, Call]:
@@ -115,8 +111,7 @@ def _attention(options: Mapping[str, Any]) -> dict[str, Call]:
     }
 
 
-def _encoder(options: Mapping[str, Any]) -> dict[str, Call]:
-    del options
+def _encoder() -> dict[str, Call]:
     x = torch.randn(3, 3, 8)
     causal = nn.Transformer.generate_square_subsequent_mask(3)
     padding = torch.tensor([[False, False, True], [False, False, False], [False, True, True]])
@@ -128,8 +123,7 @@ def _encoder(options: Mapping[str, Any]) -> dict[str, Call]:
     }
 
 
-def _decoder(options: Mapping[str, Any]) -> dict[str, Call]:
-    del options
+def _decoder() -> dict[str, Call]:
     x, memory = torch.randn(3, 3, 8), torch.randn(3, 3, 8)
     causal = nn.Transformer.generate_square_subsequent_mask(3)
     return {
@@ -138,23 +132,19 @@ def _decoder(options: Mapping[str, Any]) -> dict[str, Call]:
     }
 
 
-def _classes(log: bool) -> Callable[[Mapping[str, Any]], dict[str, Call]]:
+def _classes(log: bool) -> dict[str, Call]:
     def scores(*shape: int) -> torch.Tensor:
         x = torch.randn(shape)
         return F.log_softmax(x, dim=1 if len(shape) > 1 else 0) if log else x
 
-    def make(options: Mapping[str, Any]) -> dict[str, Call]:
-        del options
-        found = {
-            "": _pair(scores(4, 5), torch.tensor([0, 4, 1, 3])),
-            "over places": _pair(scores(2, 5, 3), torch.randint(0, 5, (2, 3))),
-            "unbatched": _pair(scores(5), torch.tensor(3)),
-        }
-        if not log:
-            found["probabilities"] = _pair(scores(4, 5), torch.rand(4, 5).softmax(1))
-        return found
-
-    return make
+    found = {
+        "": _pair(scores(4, 5), torch.tensor([0, 4, 1, 3])),
+        "over places": _pair(scores(2, 5, 3), torch.randint(0, 5, (2, 3))),
+        "unbatched": _pair(scores(5), torch.tensor(3)),
+    }
+    if not log:
+        found["probabilities"] = _pair(scores(4, 5), torch.rand(4, 5).softmax(1))
+    return found
 
 
 def _bag(options: Mapping[str, Any]) -> dict[str, Call]:
@@ -173,19 +163,15 @@ def _bag(options: Mapping[str, Any]) -> dict[str, Call]:
     return found
 
 
-def _unpool(dims: int) -> Callable[[Mapping[str, Any]], dict[str, Call]]:
-    def make(options: Mapping[str, Any]) -> dict[str, Call]:
-        del options
-        pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
-        x = torch.randn(2, 3, *_SPATIAL[dims])
-        values, places = pool(x, 2, return_indices=True)
-        sized = _pair(values, places)
-        return {
-            "": sized,
-            "size": Call(learned=sized.learned, given={**sized.given, "output_size": x.shape[2:]}),
-        }
-
-    return make
+def _unpool(dims: int) -> dict[str, Call]:
+    pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[dims - 1]
+    x = torch.randn(2, 3, *_SPATIAL[dims])
+    values, places = pool(x, 2, return_indices=True)
+    sized = _pair(values, places)
+    return {
+        "": sized,
+        "size": Call(learned=sized.learned, given={**sized.given, "output_size": x.shape[2:]}),
+    }
 
 
 def _upsample(options: Mapping[str, Any]) -> dict[str, Call]:
@@ -203,11 +189,11 @@ _UNIT = torch.tensor([[0.3, 0.6, 0.7], [0.5, 0.2, 0.4]])
 _OWN: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Call]]] = {
     "LSTM": lambda o: _recurrent(o, 2),
     "GRU RNN": lambda o: _recurrent(o, 1),
-    "LSTMCell": _cell(2),
-    "GRUCell RNNCell": _cell(1),
+    "LSTMCell": lambda o: _cell(2),
+    "GRUCell RNNCell": lambda o: _cell(1),
     "MultiheadAttention": _attention,
-    "TransformerEncoder TransformerEncoderLayer": _encoder,
-    "TransformerDecoder TransformerDecoderLayer": _decoder,
+    "TransformerEncoder TransformerEncoderLayer": lambda o: _encoder(),
+    "TransformerDecoder TransformerDecoderLayer": lambda o: _decoder(),
     "Transformer": lambda o: {"": _two(3, 2, 8)},
     "Linear": lambda o: {"": _x(3, 4), "one row": _x(4), "more": _x(2, 3, 4)},
     "LazyLinear": lambda o: {"": _x(3, 4)},
@@ -230,9 +216,9 @@ _OWN: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Call]]] = {
     "Conv2d": lambda o: {"": _x(2, 4, 7, 6), "unbatched": _x(4, 7, 6)},
     "ConvTranspose2d": lambda o: {"": _x(2, 4, 4, 5), "unbatched": _x(4, 4, 5)},
     "FractionalMaxPool2d": lambda o: {"": _x(2, 3, 7, 6)},
-    "MaxUnpool1d": _unpool(1),
-    "MaxUnpool2d": _unpool(2),
-    "MaxUnpool3d": _unpool(3),
+    "MaxUnpool1d": lambda o: _unpool(1),
+    "MaxUnpool2d": lambda o: _unpool(2),
+    "MaxUnpool3d": lambda o: _unpool(3),
     "Upsample": _upsample,
     "UpsamplingBilinear2d UpsamplingNearest2d": lambda o: {"": _x(2, 3, 4, 5)},
     "Fold": lambda o: {"": _x(2, 12, 12)},
@@ -252,8 +238,8 @@ _OWN: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Call]]] = {
     },
     "BCELoss": lambda o: {"": _pair(_UNIT.clone(), torch.rand(2, 3))},
     "BCEWithLogitsLoss": lambda o: {"": _pair(_LOGITS.clone(), torch.rand(2, 3))},
-    "CrossEntropyLoss": _classes(False),
-    "NLLLoss": _classes(True),
+    "CrossEntropyLoss": lambda o: _classes(False),
+    "NLLLoss": lambda o: _classes(True),
     "NLLLoss2d": lambda o: {
         "": _pair(torch.randn(2, 5, 3, 2).log_softmax(1), torch.randint(0, 5, (2, 3, 2)))
     },
