@@ -27,11 +27,12 @@ TARGETS = {
     "reading": "tests.pef_schema.fuzz.reading",
     "run": "tests.emulator.fuzz.running",
     "op": "tests.emulator.fuzz.op_running",
+    "opinfo": "tests.opinfo.runner",
 }
 """Modules with a function ``attempt(name, pef)`` and the limit of memory ``SPARE`` in bytes.
 
 The first two try a file, of which ``name`` is the case. ``op`` tries a call of an operation, and
-prepares its process by a function of its own.
+``opinfo`` an entry of torch's database; both prepare their process by a function of their own.
 """
 
 Attempt = Callable[[str, bytes], Outcome]
@@ -50,7 +51,7 @@ def main(target: str, plant: str = "") -> None:
     print(json.dumps({"ready": True, "cpu": time.process_time()}), file=answers)
     for line in sys.stdin:
         for name in json.loads(line):
-            pef = b"" if target == "op" else Case.parse(name).build()
+            pef = Case.parse(name).build() if target in ("reading", "run") else b""
             outcome, seconds = _limited(module.attempt, name, pef, module.SPARE)
             print(
                 outcome.as_json(

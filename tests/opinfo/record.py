@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -62,6 +62,13 @@ def to_line(record: Record) -> str:
     return json.dumps(asdict(record))
 
 
+def from_line(line: str) -> Record:
+    """The record of a line."""
+    fields = json.loads(line)
+    fields |= {name: Outcome(fields[name]) for name in ("forward", "gradient")}
+    return Record(**fields)
+
+
 def read_records(path: Path) -> dict[tuple[str, str], Record]:
     """Records of a file by entry and dtype; the last one counts. A torn last line is ignored."""
     records: dict[tuple[str, str], Record] = {}
@@ -69,13 +76,8 @@ def read_records(path: Path) -> dict[tuple[str, str], Record]:
         return records
     for line in path.read_text().splitlines():
         try:
-            fields = json.loads(line)
+            record = from_line(line)
         except json.JSONDecodeError:
             continue
-        record = replace(
-            Record(**fields),
-            forward=Outcome(fields["forward"]),
-            gradient=Outcome(fields["gradient"]),
-        )
         records[record.entry, record.dtype] = record
     return records
