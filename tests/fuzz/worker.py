@@ -28,11 +28,13 @@ TARGETS = {
     "run": "tests.emulator.fuzz.running",
     "op": "tests.emulator.fuzz.op_running",
     "opinfo": "tests.opinfo.runner",
+    "variants": "tests.sweeps.op_worker",
 }
 """Modules with a function ``attempt(name, pef)`` and the limit of memory ``SPARE`` in bytes.
 
 The first two try a file, of which ``name`` is the case. ``op`` tries a call of an operation, and
-``opinfo`` an entry of torch's database; both prepare their process by a function of their own.
+``opinfo`` and ``variants`` an entry of torch's database; they prepare their process by a function
+of their own.
 """
 
 Attempt = Callable[[str, bytes], Outcome]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
 
+from tests.fuzz.pool import Worker
 from tests.opinfo.call import Eager, run_eager
-from tests.opinfo.catalog import entry_named
-from tests.processes import finished
+from tests.opinfo.catalog import entry_named, load_entries
 from tests.sweeps.op_variants import End, run, samples_of, sized, strided
 from tests.sweeps.tally import Outcome, Tally
 
@@ -101,19 +100,15 @@ def _with_zeros_for_nan(run_torch: Callable[..., Eager]) -> Callable[..., Eager]
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_ops(part: int) -> None:
     """In a process of its own: what ends it is a find, too."""
-    command = [sys.executable, "-m", "tests.sweeps.op_worker", f"{part}/{PARTS}"]
-    done = finished(command, env={**os.environ}, seconds=1500)
     tally = Tally(f"ops at other sizes and strides, part {part} of {PARTS}")
     ends: Counter[str] = Counter()
-    begun = ""
-    for line in done.stdout.splitlines():
-        found = json.loads(line)
-        if "outcome" in found:
-            tally.add(found["case"], Outcome(found["outcome"][0]), found["outcome"][1])
-        elif "end" in found:
-            ends[found["end"]] += 1
-        else:
-            begun = found["case"]
+    with closing(Worker("variants", deadline=240.0)) as worker:
+        for result in worker.tries([entry.name for entry in load_entries()[part::PARTS]]):
+            assert not result.outcome.find, f"{result.case}: {result.outcome}"
+            for case, found in json.loads(result.outcome.text):
+                if isinstance(found, str):
+                    ends[found] += 1
+                else:
+                    tally.add(case, Outcome(found[0]), found[1])
     print(tally.line() + "".join(f"; {n} not compared: {end}" for end, n in ends.items()))
-    assert done.returncode == 0, f"{begun}\n{done.stderr[-2000:]}"
     tally.close(at_least=300)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops.registry import OpSpec, load_ops
@@ -95,16 +96,9 @@ def _reset_peak() -> None:
 # -- the device --------------------------------------------------------------
 
 
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, Case):
-        return _tensors([tree.args, tree.kwargs])
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (list, tuple)):
-        return [t for item in tree for t in _tensors(item)]
-    return []
+def _tensors(case: Case) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves((case.args, list(case.kwargs.values())))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _replaced(tree: Any, arrays: Any) -> Any:

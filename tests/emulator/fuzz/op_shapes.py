@@ -122,18 +122,11 @@ def _matrices(op: str, rng: random.Random) -> Form:
     free = any(k in op for k in ("svd", "qr", "pinv", "lstsq", "geqrf", "matrix_rank", "lu"))
     main = Tensorlike(wide if free else square)
     return {
-        "self": main,
-        "A": main,
-        "input": main,
-        "a": main,
-        "B": Tensorlike(wide),
-        "other": Tensorlike(wide),
-        "input2": Tensorlike(square),
+        **dict.fromkeys(("self", "A", "input", "a"), main),
+        **dict.fromkeys(("B", "other"), Tensorlike(wide)),
+        **dict.fromkeys(("input2", "LU", "LU_data"), Tensorlike(square)),
         "tau": Tensorlike((*batch, n)),
-        "LU": Tensorlike(square),
-        "pivots": Tensorlike((*batch, n), torch.int32, max(n, 1)),
-        "LU_pivots": Tensorlike((*batch, n), torch.int32, max(n, 1)),
-        "LU_data": Tensorlike(square),
+        **dict.fromkeys(("pivots", "LU_pivots"), Tensorlike((*batch, n), torch.int32, max(n, 1))),
         "n": _extent(rng, (0, 1, 2, 3, 5)),
     }
 
@@ -143,14 +136,9 @@ def _norm(op: str, rng: random.Random) -> Form:
     x = (rng.choice((1, 2)), c, rng.choice((2, 3)))
     shape = [x[-1]] if "layer" in op or "rms" in op else None
     width = x[-1] if shape else c
-    vector = Tensorlike((width,))
     return {
-        "input": Tensorlike(x),
-        "self": Tensorlike(x),
-        "weight": vector,
-        "bias": vector,
-        "running_mean": vector,
-        "running_var": vector,
+        **dict.fromkeys(("input", "self"), Tensorlike(x)),
+        **dict.fromkeys(("weight", "bias", "running_mean", "running_var"), Tensorlike((width,))),
         "normalized_shape": shape,
         "num_groups": 2,
         "group": 2,
