@@ -82,6 +82,11 @@ _REFUSED_TOO = frozenset(
 )
 """Functions that eager torch refuses for mixed floating dtypes and that are traced as they are."""
 
+_NOT_CAST = _REFUSED_TOO | {
+    *(F.bilinear, F.layer_norm, F.group_norm, torch.addmv, torch.dot, torch.mv, torch.Tensor.mv)
+}
+"""Functions whose arguments ``torch.autocast`` leaves as they are, as it leaves all of float64."""
+
 _NORMS = frozenset({F.batch_norm, F.group_norm, F.layer_norm})
 _HALVES = frozenset({torch.bfloat16, torch.float16})
 """Types that a norm takes beside parameters of float32: it computes in float32 and rounds."""
@@ -202,7 +207,8 @@ def mixed_floats(
         dtypes = frozenset(d for d in _dtypes((args, kwargs)) if d.is_floating_point)
     if len(dtypes) < 2 or (func in _NORMS and _taken_by_norm(args, kwargs)):
         return frozenset()
-    return dtypes
+    is_cast = torch.is_autocast_enabled("cpu") and func not in _NOT_CAST
+    return frozenset() if is_cast and torch.float64 not in dtypes else dtypes
 
 
 def _taken_by_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
