@@ -13,74 +13,42 @@ here take any tensor.
 """
 
 from samba.distributed.bagua.algorithms import (
-    Algorithm,
-    AsyncModelAverageAlgorithm,
-    ByteGradAlgorithm,
-    DecentralizedAlgorithm,
-    GradientAllReduceAlgorithm,
-    LowPrecisionDecentralizedAlgorithm,
-    QAdamAlgorithm,
-    QAdamOptimizer,
+    Algorithm as Algorithm,
+    AsyncModelAverageAlgorithm as AsyncModelAverageAlgorithm,
+    ByteGradAlgorithm as ByteGradAlgorithm,
+    DecentralizedAlgorithm as DecentralizedAlgorithm,
+    GradientAllReduceAlgorithm as GradientAllReduceAlgorithm,
+    LowPrecisionDecentralizedAlgorithm as LowPrecisionDecentralizedAlgorithm,
+    QAdamAlgorithm as QAdamAlgorithm,
+    QAdamOptimizer as QAdamOptimizer,
 )
-from samba.distributed.bagua.bucket import BaguaBucket, BucketError
-from samba.distributed.bagua.regions import region_closures
-from samba.distributed.bagua.session import with_session
-from samba.distributed.bagua.training import with_bagua
+from samba.distributed.bagua.bucket import (
+    BaguaBucket as BaguaBucket,
+    BucketError as BucketError,
+)
+from samba.distributed.bagua.regions import region_closures as region_closures
+from samba.distributed.bagua.session import with_session as with_session
+from samba.distributed.bagua.training import with_bagua as with_bagua
 from samba.distributed.bagua.world import (
-    BaguaBackend,
-    get_backend,
-    get_rank,
-    get_world_size,
-    use_communicator,
+    BaguaBackend as BaguaBackend,
+    get_backend as get_backend,
+    get_rank as get_rank,
+    get_world_size as get_world_size,
+    use_communicator as use_communicator,
 )
 from samba.tensor.bagua import (
-    BaguaTensor,
-    bagua_backend_tensor,
-    bagua_ensure_grad,
-    bagua_getter_closure,
-    bagua_mark_communication_ready,
-    bagua_mark_communication_ready_without_synchronization,
-    bagua_set_storage,
-    bagua_setter_closure,
-    disable_bagua_tensors,
-    enable_bagua_tensors,
-    ensure_bagua_tensor,
-    find_bagua_tensor,
-    is_bagua_tensor,
-    to_bagua_tensor,
+    BaguaTensor as BaguaTensor,
+    bagua_backend_tensor as bagua_backend_tensor,
+    bagua_ensure_grad as bagua_ensure_grad,
+    bagua_getter_closure as bagua_getter_closure,
+    bagua_mark_communication_ready as bagua_mark_communication_ready,
+    bagua_mark_communication_ready_without_synchronization as bagua_mark_communication_ready_without_synchronization,  # noqa: E501  # so long a name
+    bagua_set_storage as bagua_set_storage,
+    bagua_setter_closure as bagua_setter_closure,
+    disable_bagua_tensors as disable_bagua_tensors,
+    enable_bagua_tensors as enable_bagua_tensors,
+    ensure_bagua_tensor as ensure_bagua_tensor,
+    find_bagua_tensor as find_bagua_tensor,
+    is_bagua_tensor as is_bagua_tensor,
+    to_bagua_tensor as to_bagua_tensor,
 )
-
-__all__ = [
-    "Algorithm",
-    "AsyncModelAverageAlgorithm",
-    "BaguaBackend",
-    "BaguaBucket",
-    "BaguaTensor",
-    "BucketError",
-    "ByteGradAlgorithm",
-    "DecentralizedAlgorithm",
-    "GradientAllReduceAlgorithm",
-    "LowPrecisionDecentralizedAlgorithm",
-    "QAdamAlgorithm",
-    "QAdamOptimizer",
-    "bagua_backend_tensor",
-    "bagua_ensure_grad",
-    "bagua_getter_closure",
-    "bagua_mark_communication_ready",
-    "bagua_mark_communication_ready_without_synchronization",
-    "bagua_set_storage",
-    "bagua_setter_closure",
-    "disable_bagua_tensors",
-    "enable_bagua_tensors",
-    "ensure_bagua_tensor",
-    "find_bagua_tensor",
-    "get_backend",
-    "get_rank",
-    "get_world_size",
-    "is_bagua_tensor",
-    "region_closures",
-    "to_bagua_tensor",
-    "use_communicator",
-    "with_bagua",
-    "with_session",
-]

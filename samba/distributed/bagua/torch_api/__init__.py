@@ -4,81 +4,49 @@
 ``tensor`` patches ``torch.Tensor`` when it is imported, as upstream's does.
 """
 
-from __future__ import annotations
-
-from samba.distributed.bagua import algorithms, bucket
-from samba.distributed.bagua.torch_api import communication, contrib, distributed, env
+from samba.distributed.bagua import (
+    algorithms as algorithms,
+    bucket as bucket,
+)
+from samba.distributed.bagua.torch_api import (
+    communication as communication,
+    contrib as contrib,
+    distributed as distributed,
+    env as env,
+)
 from samba.distributed.bagua.torch_api.communication import (
-    ReduceOp,
-    allgather,
-    allgather_inplace,
-    allreduce,
-    allreduce_inplace,
-    alltoall,
-    alltoall_inplace,
-    alltoall_v,
-    alltoall_v_inplace,
-    barrier,
-    broadcast,
-    gather,
-    gather_inplace,
-    init_process_group,
-    recv,
-    reduce,
-    reduce_inplace,
-    reduce_scatter,
-    reduce_scatter_inplace,
-    scatter,
-    scatter_inplace,
-    send,
+    ReduceOp as ReduceOp,
+    allgather as allgather,
+    allgather_inplace as allgather_inplace,
+    allreduce as allreduce,
+    allreduce_inplace as allreduce_inplace,
+    alltoall as alltoall,
+    alltoall_inplace as alltoall_inplace,
+    alltoall_v as alltoall_v,
+    alltoall_v_inplace as alltoall_v_inplace,
+    barrier as barrier,
+    broadcast as broadcast,
+    gather as gather,
+    gather_inplace as gather_inplace,
+    init_process_group as init_process_group,
+    recv as recv,
+    reduce as reduce,
+    reduce_inplace as reduce_inplace,
+    reduce_scatter as reduce_scatter,
+    reduce_scatter_inplace as reduce_scatter_inplace,
+    scatter as scatter,
+    scatter_inplace as scatter_inplace,
+    send as send,
 )
-from samba.distributed.bagua.torch_api.distributed import BaguaModule
+from samba.distributed.bagua.torch_api.distributed import BaguaModule as BaguaModule
 from samba.distributed.bagua.torch_api.env import (
-    get_local_rank,
-    get_local_size,
-    get_rank,
-    get_world_size,
+    get_local_rank as get_local_rank,
+    get_local_size as get_local_size,
+    get_rank as get_rank,
+    get_world_size as get_world_size,
 )
-from samba.distributed.bagua.torch_api.refused import refusing
-from samba.distributed.bagua.world import get_backend
-from samba.tensor.bagua import BaguaTensor
+from samba.distributed.bagua.torch_api.refused import refusing as _refusing
+from samba.distributed.bagua.world import get_backend as get_backend
+from samba.tensor.bagua import BaguaTensor as BaguaTensor
 
-__all__ = [
-    "BaguaModule",
-    "BaguaTensor",
-    "ReduceOp",
-    "algorithms",
-    "allgather",
-    "allgather_inplace",
-    "allreduce",
-    "allreduce_inplace",
-    "alltoall",
-    "alltoall_inplace",
-    "alltoall_v",
-    "alltoall_v_inplace",
-    "barrier",
-    "broadcast",
-    "bucket",
-    "communication",
-    "contrib",
-    "distributed",
-    "env",
-    "gather",
-    "gather_inplace",
-    "get_backend",
-    "get_local_rank",
-    "get_local_size",
-    "get_rank",
-    "get_world_size",
-    "init_process_group",
-    "recv",
-    "reduce",
-    "reduce_inplace",
-    "reduce_scatter",
-    "reduce_scatter_inplace",
-    "scatter",
-    "scatter_inplace",
-    "send",
-]
-
-__getattr__ = refusing(__name__, "bagua.torch_api")
+__getattr__ = _refusing(__name__, "bagua.torch_api")

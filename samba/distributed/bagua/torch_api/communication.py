@@ -13,51 +13,18 @@ import torch
 import torch.distributed as dist
 
 from samba.distributed.bagua.torch_api.groups import (
-    BaguaProcessGroup,
-    Comm,
-    ReduceOp,
-    _get_default_group,
-    from_torch_group,
-    init_process_group,
-    is_initialized,
-    new_group,
+    BaguaProcessGroup as BaguaProcessGroup,
+    Comm as Comm,
+    ReduceOp as ReduceOp,
+    _get_default_group as _get_default_group,
+    from_torch_group as from_torch_group,
+    init_process_group as init_process_group,
+    is_initialized as is_initialized,
+    new_group as new_group,
 )
-from samba.distributed.bagua.world import get_backend
+from samba.distributed.bagua.world import get_backend as get_backend
 from samba.errors import ArgumentError
 from samba.tensor.views import view_detached
-
-__all__ = [
-    "BaguaProcessGroup",
-    "Comm",
-    "ReduceOp",
-    "_get_default_group",
-    "allgather",
-    "allgather_inplace",
-    "allreduce",
-    "allreduce_inplace",
-    "alltoall",
-    "alltoall_inplace",
-    "alltoall_v",
-    "alltoall_v_inplace",
-    "barrier",
-    "broadcast",
-    "broadcast_object",
-    "from_torch_group",
-    "gather",
-    "gather_inplace",
-    "get_backend",
-    "init_process_group",
-    "is_initialized",
-    "new_group",
-    "recv",
-    "reduce",
-    "reduce_inplace",
-    "reduce_scatter",
-    "reduce_scatter_inplace",
-    "scatter",
-    "scatter_inplace",
-    "send",
-]
 
 
 def send(tensor: torch.Tensor, dst: int, comm: Comm | None = None) -> None:
