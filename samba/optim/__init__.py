@@ -1,19 +1,16 @@
 """Optimizers: torch's update rules on the host, the same rules in the OPT section on the device."""
 
-from samba.optim.adam import Adam, AdamW, SparseAdamW
-from samba.optim.adaptive import Adadelta, Adagrad, RMSprop
-from samba.optim.moments import Adamax, NAdam, RAdam
-from samba.optim.sgd import SGD
-
-__all__ = [
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "SparseAdamW",
-]
+from samba.optim.adam import (
+    Adam as Adam,
+    Adamax as Adamax,
+    AdamW as AdamW,
+    NAdam as NAdam,
+    RAdam as RAdam,
+    SparseAdamW as SparseAdamW,
+)
+from samba.optim.sgd import (
+    SGD as SGD,
+    Adadelta as Adadelta,
+    Adagrad as Adagrad,
+    RMSprop as RMSprop,
+)

@@ -1,5 +1,0 @@
-from samba.optim.adaptive import (
-    Adadelta as Adadelta,
-    Adagrad as Adagrad,
-    RMSprop as RMSprop,
-)
