@@ -26,7 +26,7 @@ ROOMS = {
 }
 """Rooms of which scripts import no module but those of ``PUBLIC``."""
 INTERNAL = {
-    "nn/buffers.py",
+    "nn/converted.py",
     "surface.py",
     *("utils/flat_yaml.py", "utils/misc.py", "utils/weight_norm.py"),
 }

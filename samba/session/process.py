@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from samba.nn.buffers import converted_buffers, forget_converted_buffers
+from samba.nn.converted import converted_buffers, forget_converted_buffers
 from samba.session import SambaSession
 from samba.session.metrics import report_at_exit
 from samba.session.parts import callable_on_class
