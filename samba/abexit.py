@@ -1,13 +1,16 @@
-"""Exit handling for programs of several processes, in which one that fails must not linger."""
+"""How a program ends; one of several processes that fails must not linger."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, NoReturn
 
 from pef_schema.printable import say_text
@@ -94,7 +97,9 @@ class SambaAtexit:
         try:
             func(*args, **kwargs)
         except SystemExit as error:
-            status = _status(error.code)
+            if error.code is not None and not isinstance(error.code, int):
+                say_text(str(error.code), file=sys.stderr)  # as Python does
+            status = exit_code_of(error.code)
             if status:
                 cls._tell(error)
             cls.end(status)
@@ -123,16 +128,61 @@ class SambaAtexit:
         """
         try:
             cls.run_handlers()
-            for stream in (sys.stdout, sys.stderr):
-                if stream is not None:
-                    stream.flush()
         finally:
-            os._exit(status)
+            end_now(status)
 
 
-def _status(code: Any) -> int:
-    """Exit status for a ``SystemExit``; text is printed, as Python does."""
-    if code is None or isinstance(code, int):
-        return code or 0
-    say_text(str(code), file=sys.stderr)
-    return 1
+def end_now(code: int) -> NoReturn:
+    """End the process without Python's own end; what was printed so far is written.
+
+    Args:
+        code: Its exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def exit_code_of(status: object) -> int:
+    """The code with which Python ends a process that exits with a status.
+
+    Args:
+        status: What was given to ``sys.exit``.
+
+    Example:
+        >>> exit_code_of(None), exit_code_of(5), exit_code_of(-1), exit_code_of("no such file")
+        (0, 5, 255, 1)
+    """
+    if status is None:
+        return 0
+    return status & 0xFF if isinstance(status, int) else 1
+
+
+def watch_end(fail: Callable[[BaseException], None], calls: Callable[[], int]) -> Callable[[], int]:
+    """Take note of how the program ends, and with which code, which Python does not tell.
+
+    Args:
+        fail: Called with an error that nobody caught, after Python has shown it.
+        calls: A count of what the program does; a program that goes on counting after
+            ``sys.exit`` has caught it.
+
+    Returns:
+        What tells the code that the program has given to ``sys.exit``, 0 if none.
+    """
+    show, leave = sys.excepthook, sys.exit
+    noted = 0, -1
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        show(kind, error, trace)
+        fail(error)
+
+    def exits(status: object = None, /) -> NoReturn:
+        nonlocal noted
+        if threading.current_thread() is threading.main_thread():
+            noted = exit_code_of(status), calls()
+        leave(status)  # pyright: ignore[reportArgumentType]  # whatever the program gave
+
+    sys.excepthook = hook
+    sys.exit = exits
+    return lambda: noted[0] if noted[1] == calls() else 0

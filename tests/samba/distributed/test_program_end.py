@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from samba.abexit import watch_end
 from samba.distributed.gloo import as_bytes, as_torch, settle
-from samba.distributed.program_end import watch_end
 from tests.processes import joined
 
 
