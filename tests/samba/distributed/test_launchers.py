@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from samba.distributed import launch_command, launcher as own_launcher
+from samba.distributed import launch_command
 from tests import warm
 from tests.processes import SECONDS, finished, line_of, said
 from tests.samba.distributed.processes import ROOT, clean_environment
@@ -239,7 +239,7 @@ def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch, tmp_path)
         def end(self):
             ended.append(self.rank)
 
-    monkeypatch.setattr(own_launcher, "_Replica", Second)
+    monkeypatch.setattr(launch_command, "_Replica", Second)
     with pytest.raises(OSError, match="no more"):
         launch_command.run(["-n=2", script(tmp_path, "")])
     assert ended == [0]
