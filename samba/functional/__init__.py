@@ -7,9 +7,8 @@ They run eagerly as plain torch and are traced inside ``forward``.
 
 import types
 
-from samba.functional.activation import *
+from samba.functional._added import groupby as groupby
 from samba.functional.arithmetic import *
-from samba.functional.binning import groupby as groupby
 from samba.functional.layers import *
 from samba.functional.logical import *
 from samba.functional.loss import *

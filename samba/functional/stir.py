@@ -6,6 +6,7 @@ gradients flow through them.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 
 from samba.errors import ArgumentError
 from samba.functional._windows import sn_gather, sn_scatter
-from samba.functional.sn_type import SNType, torch_type
 
 __all__ = [
     "SNType",
@@ -36,6 +36,59 @@ _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "MIN": torch.amin,
 }
 _LOW = (torch.bfloat16, torch.float16)
+
+
+class SNType(enum.Enum):
+    """A number type of the hardware."""
+
+    BOOL = "bool"
+    INT8 = "int8"
+    UINT8 = "uint8"
+    INT16 = "int16"
+    UINT16 = "uint16"
+    INT32 = "int32"
+    INT64 = "int64"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+
+    @staticmethod
+    def to_torch_reference_type(sn_type: SNType) -> torch.dtype:
+        """The torch dtype that holds every value of a hardware type.
+
+        Args:
+            sn_type: The type.
+
+        Returns:
+            A dtype that torch computes with; UINT16 becomes int32, as torch has few operations
+            on unsigned numbers.
+
+        Example:
+            >>> SNType.to_torch_reference_type(SNType.UINT16)
+            torch.int32
+        """
+        return _TORCH[sn_type]
+
+
+_TORCH = {
+    SNType.BOOL: torch.bool,
+    SNType.INT8: torch.int8,
+    SNType.UINT8: torch.uint8,
+    SNType.INT16: torch.int16,
+    SNType.UINT16: torch.int32,
+    SNType.INT32: torch.int32,
+    SNType.INT64: torch.int64,
+    SNType.BF16: torch.bfloat16,
+    SNType.FP16: torch.float16,
+    SNType.FP32: torch.float32,
+}
+
+
+def _torch_type(dtype: torch.dtype | SNType | None, default: torch.dtype) -> torch.dtype:
+    """A torch dtype for either kind of type; ``default`` for None."""
+    if dtype is None:
+        return default
+    return SNType.to_torch_reference_type(dtype) if isinstance(dtype, SNType) else dtype
 
 
 def sn_zipmapreduce(
@@ -173,7 +226,7 @@ def sn_imm(input: float | int | bool, dtype: torch.dtype | SNType) -> torch.Tens
         >>> sn_imm(3, SNType.INT32)
         tensor(3, dtype=torch.int32)
     """
-    return torch.full((), input, dtype=torch_type(dtype, torch.float32))
+    return torch.full((), input, dtype=_torch_type(dtype, torch.float32))
 
 
 def sn_iteridx(
@@ -202,7 +255,7 @@ def sn_iteridx(
         raise ArgumentError(
             where="sn_iteridx(dim)", found=str(dim), wanted=f"0 to {len(shape) - 1}"
         )
-    places = torch.arange(shape[dim], dtype=torch_type(dtype, torch.int32), device=attrs["device"])
+    places = torch.arange(shape[dim], dtype=_torch_type(dtype, torch.int32), device=attrs["device"])
     return places.view([-1 if i == dim % len(shape) else 1 for i in range(len(shape))])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from samba.functional.sn_type import SNType
+from samba.functional.stir import SNType
 from samba.random import set_seed
 from samba.utils import (
     argparser as argparser,

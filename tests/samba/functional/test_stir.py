@@ -15,8 +15,8 @@ import samba
 from samba.errors import ArgumentError
 from samba.functional import stir
 from samba.functional._windows import sn_gather, sn_scatter
-from samba.functional.sn_type import SNType
 from samba.functional.stir import (
+    SNType,
     sn_fma,
     sn_imm,
     sn_iteridx,

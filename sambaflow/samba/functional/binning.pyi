@@ -1,4 +1,0 @@
-from samba.functional.binning import (
-    UndocumentedFunction as UndocumentedFunction,
-    groupby as groupby,
-)

@@ -1,4 +1,0 @@
-from samba.functional.sn_type import (
-    SNType as SNType,
-    torch_type as torch_type,
-)
