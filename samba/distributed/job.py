@@ -30,13 +30,12 @@ from emulator.replicas.comm.protocol import Communicator
 from emulator.replicas.comm.worker import CommThread
 from emulator.start import prefer_device
 from pef_schema.printable import say
-from samba.abexit import SambaAtexit
+from samba.abexit import SambaAtexit, end_now, watch_end
 from samba.distributed.addresses import Place, prefer_loopback
 from samba.distributed.environment import Launch, detect, divide_cores
 from samba.distributed.errors import OneProgram, is_of_collective
 from samba.distributed.gloo import control_beside_torch, control_of_all, lone_control, settle
 from samba.distributed.present import PRESENT
-from samba.distributed.program_end import end_now, watch_end
 from samba.distributed.rendezvous import (
     STORE_SECONDS,
     Meeting,
@@ -51,7 +50,6 @@ from samba.distributed.rendezvous import (
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store, own_generation
 from samba.distributed.watchdog import Watchdog
-from samba.support.slot import Slot
 
 T = TypeVar("T")
 
@@ -295,8 +293,7 @@ class Job:
             if self.rank == 0:
                 self._let_others_speak(self.watchdog)
             # What jax does at exit waits for all ranks and then aborts the process.
-            SambaAtexit.run_handlers()
-            end_now(1)
+            SambaAtexit.end(1)
         with contextlib.suppress(ValueError, OSError):
             faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=2)
 
@@ -331,8 +328,7 @@ class Job:
             end_now(code or 1)
         if code and self.engine == "jax":
             # What jax does at exit waits for all ranks and then aborts the process.
-            SambaAtexit.run_handlers()
-            end_now(code)
+            SambaAtexit.end(code)
 
     def _see_others_end(self, watchdog: Watchdog) -> None:
         """Wait for the others to end: one that goes on training has more data than this one.
@@ -365,17 +361,15 @@ class Job:
         return True
 
 
-_current: Slot[Job] = Slot()
-
-
 def current() -> Job | None:
     """The job of this process, None outside of a data parallel run."""
-    return _current.value
+    return PRESENT.value
 
 
 def is_failing() -> bool:
     """Whether an error that nobody caught is ending this process."""
-    return _current.value is not None and _current.value.failing
+    job = current()
+    return job is not None and job.failing
 
 
 def is_set_up() -> bool:
@@ -400,10 +394,11 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
         DataParallelError: If the others do not come.
         ArgumentError: If environment variables have values they cannot have.
     """
-    if _current.value is not None:
+    job = current()
+    if job is not None:
         if not one_program:
-            _current.value.refuse_one_program("joining replicas")
-        return _current.value
+            job.refuse_one_program("joining replicas")
+        return job
     if dist.is_initialized():
         return adopt()
     launch = detect() if launch is None else launch
@@ -432,8 +427,9 @@ def adopt() -> Job:
     Returns:
         The job.
     """
-    if _current.value is not None:
-        return _current.value
+    job = current()
+    if job is not None:
+        return job
     number = os.environ.get("LOCAL_RANK", "")
     prefer_device(int(number) if number.isascii() and number.isdecimal() else dist.get_rank())
     store = dist.distributed_c10d._get_default_store()
@@ -473,7 +469,7 @@ def _join(
         settle(_STUCK_SECONDS)
         raise
     job = Job(control, watchdog, data, one_program=one_program)
-    _current.value = PRESENT.value = job
+    PRESENT.value = job
     atexit.register(job.leave)
     SambaAtexit.on_failure(job.fail)
     job.exit_code = watch_end(job.fail, lambda: job.calls)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import torch
 
-from samba.distributed.present import PRESENT, Joined
+from samba.distributed.present import PRESENT
 from samba.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from samba.distributed.job import Job  # what joins others is loaded where they are joined
 
 __all__ = [
     "create_mac_resource_report",
@@ -52,7 +56,7 @@ def is_main_process() -> bool:
     return (PRESENT.value.rank if PRESENT.value else get_rank()) == 0
 
 
-def job_of_replicas(what: str) -> Joined | None:
+def job_of_replicas(what: str) -> Job | None:
     """The replicas of this job.
 
     Args:
@@ -64,7 +68,7 @@ def job_of_replicas(what: str) -> Joined | None:
     Raises:
         OneProgram: If its processes are no replicas, but have the chips of one program.
     """
-    job = PRESENT.value
+    job: Job | None = PRESENT.value
     if job is None or job.size == 1:
         return None
     job.refuse_one_program(what)
