@@ -81,7 +81,7 @@ def meant(parser: AppParser, arguments: Sequence[str]) -> list[str]:
     for name in _options(arguments):
         if name in own or name[:2] in own or not name.startswith("--"):
             continue
-        having = [command for command, other in parser.others.items() if _has(other, name)]
+        having = [c for c, other in parser.others.items() if name in other._option_string_actions]
         if having:
             guesses.append(f"{name} is an option of {_listed(having)}.")
         elif close := _closest(name, own, parser.others):
@@ -103,10 +103,6 @@ def _closest(
             return f"{near[0]}, which {command} has,"
     far = difflib.get_close_matches(name, own, 1, _FAR)
     return far[0] if far else ""
-
-
-def _has(parser: argparse.ArgumentParser, name: str) -> bool:
-    return name in parser._option_string_actions
 
 
 def _listed(commands: Sequence[str]) -> str:

@@ -72,7 +72,7 @@ def model_of(
     except ModuleNotFoundError:
         raise MissingPackage(what=module, package="pydantic", extra="config") from None
     fields: dict[str, Any] = {
-        option.dest: (Any, pydantic.Field(default_factory=lambda o=option: _default(o)))
+        option.dest: (Any, pydantic.Field(default_factory=lambda o=option: o.default))
         for option in options
         # A field would hide a method of every model, such as json(); it may still be given.
         if not hasattr(pydantic.BaseModel, option.dest)
@@ -82,7 +82,3 @@ def model_of(
     else:
         kind = {"__base__": base}
     return pydantic.create_model(name, __module__=module, __doc__=doc, **kind, **fields)
-
-
-def _default(option: Option) -> Any:
-    return list(option.default) if isinstance(option.default, list) else option.default

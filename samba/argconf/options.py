@@ -53,9 +53,10 @@ class Option:
 
     @property
     def default(self) -> Any:
-        """Value of the field when the option is not given."""
+        """Value of the field when the option is not given; a list is one of its own each time."""
         switch = self.settings.get("action") == "store_true"
-        return self.settings.get("default", False if switch else None)
+        value = self.settings.get("default", False if switch else None)
+        return list(value) if isinstance(value, list) else value
 
     def add_to(self, parser: argparse.ArgumentParser, command: str, show_all: bool) -> None:
         """Declares the option on the parser of a sub-command that has it."""

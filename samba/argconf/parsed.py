@@ -142,10 +142,7 @@ def divides_batch(batch: Any, microbatch: Any) -> bool:
 
 def default_fields() -> dict[str, Any]:
     """The defaults of all built-in options by field, lists as lists of their own."""
-    return {
-        option.dest: list(option.default) if isinstance(option.default, list) else option.default
-        for option in OPTIONS
-    }
+    return {option.dest: option.default for option in OPTIONS}
 
 
 def configure(fields: Mapping[str, Any]) -> argparse.Namespace:
