@@ -43,11 +43,7 @@ def _trace_torch_graph(
     return outputs
 
 
-def _trace_single_torch_graph(
-    model: torch.nn.Module, inputs: Any, inference: bool = False
-) -> tuple[SambaTensor, ...]:
-    """Does what :func:`_trace_torch_graph` does."""
-    return _trace_torch_graph(model, inputs, inference)
+_trace_single_torch_graph = _trace_torch_graph
 
 
 def _get_output_tensors(model: torch.nn.Module) -> tuple[SambaTensor, ...]:

@@ -139,13 +139,7 @@ class Profiler:
         watchers = (self.timeline, self.follower)
         self.active = self.started or any(watcher is not None for watcher in watchers)
 
-    def start(self) -> None:
-        """Does what :meth:`start_profile` does."""
-        self.start_profile()
-
-    def stop(self) -> None:
-        """Does what :meth:`stop_profile` does."""
-        self.stop_profile()
+    start, stop = start_profile, stop_profile
 
     def reset(self) -> None:
         """Forgets everything recorded."""

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from samba.errors import ConversionError
-from samba.nn.buffers import converted_buffers
-from samba.nn.converted import note_converted
+from samba.nn.converted import converted_buffers, note_converted
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.support.naming import join_name, name_modules, root_name
@@ -108,14 +107,8 @@ def _replace_meta(model: nn.Module) -> None:
             module._parameters[name] = replaced[id(parameter)]
 
 
-def from_torch_model(model: Model, parent_module_prefix: str | None = None) -> Model:
-    """Older name of :func:`from_torch_model_`; it works in place too."""
-    return from_torch_model_(model, parent_module_prefix)
-
-
-def from_torch_(model: Model, parent_module_prefix: str | None = None) -> Model:
-    """Older name of :func:`from_torch_model_`."""
-    return from_torch_model_(model, parent_module_prefix)
+from_torch_model = from_torch_ = from_torch_model_
+"""Older names of :func:`from_torch_model_`; they work in place too."""
 
 
 def from_torch(obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -126,9 +119,8 @@ def from_torch(obj: Any, *args: Any, **kwargs: Any) -> Any:
     return from_torch_tensor(obj, *args, **kwargs)
 
 
-def to_torch_tensor(obj: Any) -> Any:
-    """Older name of :func:`to_torch`."""
-    return to_torch(obj)
+to_torch_tensor = to_torch
+"""Older name of :func:`to_torch`."""
 
 
 def from_named_dict(tensors: Mapping[str, torch.Tensor | None]) -> dict[str, SambaTensor | None]:
