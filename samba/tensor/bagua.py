@@ -19,6 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from samba.errors import ArgumentError, ConversionError, described
 from samba.support.given import callable_of, text_of, whole_of
+from samba.support.patches import Patches
 from samba.tensor.bagua_handle import BackendTensor, Getter, Setter, current_world
 
 T = TypeVar("T", bound=torch.Tensor)
@@ -369,17 +370,16 @@ class BaguaTensor:
         return handle_of(self, "bagua_module_name").module_name
 
 
-METHODS = tuple(name for name in vars(BaguaTensor) if "bagua" in name)
+_methods = Patches(
+    [(torch.Tensor, name, value) for name, value in vars(BaguaTensor).items() if "bagua" in name]
+)
 
 
 def enable_bagua_tensors() -> None:
     """Give ``torch.Tensor`` the methods of :class:`BaguaTensor`, until they are disabled."""
-    for name in METHODS:
-        setattr(torch.Tensor, name, vars(BaguaTensor)[name])
+    _methods.apply()
 
 
 def disable_bagua_tensors() -> None:
     """Take from ``torch.Tensor`` what :func:`enable_bagua_tensors` gave it."""
-    for name in METHODS:
-        if vars(torch.Tensor).get(name) is vars(BaguaTensor)[name]:
-            delattr(torch.Tensor, name)
+    _methods.undo()

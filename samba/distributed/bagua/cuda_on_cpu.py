@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from samba.distributed.bagua.patches import Patches
 from samba.errors import ArgumentError
+from samba.support.patches import Patches
 
 __all__ = ["cuda_means_cpu", "cuda_means_cuda"]
 

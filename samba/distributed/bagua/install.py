@@ -25,11 +25,11 @@ from types import ModuleType
 
 from torch import nn
 
-from samba.distributed.bagua.patches import Patches
 from samba.distributed.bagua.torch_api.distributed import BaguaModule
 from samba.distributed.bagua.torch_api.refused import REFUSED
 from samba.errors import ArgumentError
 from samba.support.alias import alias_package, drop_alias
+from samba.support.patches import Patches
 from samba.tensor.bagua import disable_bagua_tensors, enable_bagua_tensors
 
 __all__ = ["install", "uninstall"]
