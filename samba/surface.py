@@ -1,8 +1,8 @@
 """What ``import samba`` offers: SambaFlow's names."""
 
-# ruff: noqa: F401, F403  # what is imported is exported: ``__all__`` takes in two modules' own lists
+# ruff: noqa: F401, F403  # what is imported is exported
 
-import samba.support.torch_version
+from samba.support import torch_version as _torch_version
 
 # isort: split
 from collections.abc import Sequence as _Sequence
@@ -68,38 +68,5 @@ def is_internal() -> bool:
     return False
 
 
-_OWN = [
-    "SambaError",
-    "SambaParameter",
-    "SambaSession",
-    "SambaTensor",
-    "__version__",
-    "directives",
-    "env",
-    "errors",
-    "from_named_dict",
-    "from_torch",
-    "from_torch_",
-    "from_torch_model",
-    "from_torch_model_",
-    "from_torch_tensor",
-    "functional",
-    "graph",
-    "is_internal",
-    "nn",
-    "optim",
-    "patched_torch",
-    "profiler",
-    "random",
-    "sambaloader",
-    "sambatensor",
-    "session",
-    "sn_private",
-    "to_torch",
-    "to_torch_tensor",
-    "trace_multigraph",
-    "utils",
-]
-
-# Type checkers cannot read the lists of two modules, and take all that is imported.
-__all__ = [name for name in (*_OWN, *random.__all__, *functional.__all__)]  # noqa: C416  # pyright: ignore[reportUnsupportedDunderAll]
+# Type checkers cannot read this, and take all that is imported.
+__all__ = [name for name in dict(globals()) if name == "__version__" or not name.startswith("_")]  # pyright: ignore[reportUnsupportedDunderAll]
