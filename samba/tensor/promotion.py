@@ -15,16 +15,22 @@ import torch.nn.functional as F
 
 from samba.support.nesting import flat, mapped
 
-_MIXED_FLOATS = frozenset(
+_UNCHECKED = frozenset(
     {
         F.linear,
-        F.bilinear,
         F.conv1d,
         F.conv2d,
         F.conv3d,
         F.conv_transpose1d,
         F.conv_transpose2d,
         F.conv_transpose3d,
+    }
+)
+"""Functions that refuse integers beside floats, but not for the exporter's fake tensors."""
+
+_MIXED_FLOATS = _UNCHECKED | frozenset(
+    {
+        F.bilinear,
         F.layer_norm,
         F.group_norm,
         F.scaled_dot_product_attention,
@@ -54,19 +60,6 @@ _MIXED_FLOATS = frozenset(
     }
 )
 """Functions that eager torch refuses for mixed floating dtypes and that promote here."""
-
-_UNCHECKED = frozenset(
-    {
-        F.linear,
-        F.conv1d,
-        F.conv2d,
-        F.conv3d,
-        F.conv_transpose1d,
-        F.conv_transpose2d,
-        F.conv_transpose3d,
-    }
-)
-"""Functions that refuse integers beside floats, but not for the exporter's fake tensors."""
 
 _LONG_ONLY = {F.one_hot: 0, F.multi_margin_loss: 1}
 """Functions whose labels are int64, but for the exporter's fake tensors: which argument."""

@@ -29,7 +29,6 @@ __all__ = ["Stateful", "TrainingCheckpoint"]
 _FORMAT = "samba training checkpoint 1"
 _KEYS = ("model", "optimizers", "hyperparameters", "random", "parts", "values")
 _SHORT = 60
-_CHUNK = 1 << 20
 
 
 class Stateful(Protocol):
@@ -200,16 +199,13 @@ class TrainingCheckpoint:
 
     def _digest(self) -> str:
         """What tells this file from others; empty if there is none."""
-        digest = hashlib.sha256()
         try:
             with self._path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
-                    digest.update(chunk)
+                return hashlib.file_digest(file, "sha256").hexdigest()
         except FileNotFoundError:
             return ""
         except OSError as error:
             return f"unreadable: {error.strerror}"
-        return digest.hexdigest()
 
     def _read(self) -> dict[str, Any]:
         kept = load_pickle(self._path)
