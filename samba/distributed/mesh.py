@@ -21,8 +21,6 @@ from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 
-__all__ = ["MeshProcesses", "join", "pef_key", "processes_of_chips"]
-
 T = TypeVar("T")
 
 _CHECKED_RUNS = 2

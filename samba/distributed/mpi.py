@@ -13,8 +13,6 @@ import torch.distributed as dist
 
 from samba.errors import ArgumentError
 
-__all__ = ["provide_mpi"]
-
 
 def provide_mpi() -> None:
     """Let torch's ``init_process_group`` take ``"mpi"``, unless torch has MPI itself."""

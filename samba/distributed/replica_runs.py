@@ -25,17 +25,6 @@ from samba.distributed.job import Job
 from samba.profiler import PROFILER
 from samba.support.timeline import Track
 
-__all__ = [
-    "Announcement",
-    "Ended",
-    "Joint",
-    "PreparedRun",
-    "Reducer",
-    "Trainer",
-    "Wish",
-    "all_wishes",
-]
-
 _OPERATION = "samba.session.join"
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["AUTOCAST", "autocast_in_force"]
-
 AUTOCAST = "autocast"
 """Key of a PEF's metadata for the dtype of the autocast that it was compiled with."""
 

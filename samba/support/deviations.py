@@ -14,8 +14,6 @@ from contextvars import ContextVar
 
 from pef_schema.printable import printable
 
-__all__ = ["MOST_TOLD", "Deviations", "hearing", "named", "some_of", "tell"]
-
 MOST_TOLD = 32
 """Texts that are told of one deviation: a loop of a script may find ever new ones."""
 

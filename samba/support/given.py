@@ -17,19 +17,6 @@ import numpy as np
 from pef_schema.errors import SambaError, quoted
 from samba.errors import ArgumentError, ConversionError, described
 
-__all__ = [
-    "UnknownKeyword",
-    "callable_of",
-    "flag_of",
-    "mapping_of",
-    "names_of",
-    "path_of",
-    "refuse_unknown",
-    "sizes_of",
-    "text_of",
-    "whole_of",
-]
-
 _LISTED = 20
 """Keywords that a message lists; the error's ``found`` holds all of them."""
 

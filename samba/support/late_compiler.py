@@ -23,8 +23,6 @@ from typing import Any
 import torch
 import torch.fx.experimental._config  # noqa: F401  # the module of symbols brings it
 
-__all__ = ["late_compiler"]
-
 _MARK = "__dynamo_disable"
 """Where torch keeps the form of a function in which the compiler is switched off."""
 

@@ -9,17 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from pef_schema.printable import one_line
 
-__all__ = [
-    "bytes_text",
-    "count_text",
-    "created_line",
-    "paragraph",
-    "seconds_text",
-    "some",
-    "table",
-    "terminal_width",
-]
-
 _LEAST, _USUAL, _MOST = 20, 80, 240
 """Columns."""
 _ROOM = 28

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["join_name", "name_modules", "root_name", "root_of"]
-
 _RECORD = "_samba_name"
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from samba.errors import ArgumentError
 
-__all__ = ["Constant", "flat", "leaves", "mapped"]
-
 Constant = bool | int | float | str
 """What an argument of ``forward`` by name may be beside tensors: it is part of the graph."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, MutableSet
 from typing import TypeVar
 
-__all__ = ["OrderedSet"]
-
 T = TypeVar("T", bound=Hashable)
 
 

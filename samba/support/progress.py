@@ -13,8 +13,6 @@ from typing import Any, Protocol, TextIO
 
 from pef_schema.printable import one_line
 
-__all__ = ["counted", "stages"]
-
 _EVERY = 0.1
 """Seconds between two looks of a count."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from pef_schema.errors import quoted
 
-__all__ = ["NotJson", "parse_json"]
-
 
 class NotJson(ValueError):
     """A text is no JSON. Who reads the file says so with its path, in an error of its own."""

@@ -20,17 +20,6 @@ from pef_schema.errors import SambaError, quoted
 from pef_schema.printable import json_text
 from pef_schema.program import Program
 
-__all__ = [
-    "MOST_EVENTS",
-    "KernelNotes",
-    "NoTimeline",
-    "SectionClock",
-    "Span",
-    "Spans",
-    "Timeline",
-    "Track",
-]
-
 MOST_EVENTS = 200_000
 """Events that a timeline keeps; a viewer's file of them has some 40 MB."""
 _MICRO = 1e6

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["TORCH_COMMANDS", "needs_no_torch"]
-
 TORCH_COMMANDS = ("compare", "launch")
 """Commands that load torch. The others work on a PEF alone, on machines without torch too."""
 

@@ -12,20 +12,6 @@ from weakref import WeakSet
 
 from samba.errors import SessionInUse
 
-__all__ = [
-    "NO_GRAPHAMP",
-    "declared_tracing",
-    "is_tracing",
-    "is_tracing_again",
-    "one_trace",
-    "refuse_while_tracing",
-    "register_told",
-    "set_tracing",
-    "told_tables",
-    "tracing",
-    "tracing_again",
-]
-
 NO_GRAPHAMP = "samba_no_graphamp"
 """Key that ``session.disable_graphamp()`` leaves on what is traced inside."""
 

@@ -16,19 +16,6 @@ import torch
 
 from samba.tensor.views import data_of, host_of, set_data
 
-__all__ = [
-    "HostUse",
-    "Twins",
-    "note_alias",
-    "note_no_gradient",
-    "note_replaced",
-    "note_same",
-    "note_use",
-    "overwrite",
-    "replace",
-    "twinned",
-]
-
 _MANY = 64
 """Aliases of one tensor that are kept before those without another owner are dropped."""
 

@@ -19,19 +19,6 @@ from samba.support.slot import Slot
 from samba.tensor.recipe import Recipe, empty_with
 from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
 
-__all__ = [
-    "PROVIDERS",
-    "Forward",
-    "LazyMode",
-    "current_mode",
-    "enter_forward",
-    "lazily",
-    "materializer_rng",
-    "open_mode",
-    "set_mode",
-    "traced_forward",
-]
-
 PROVIDERS, _NAMES = 1 << 32, 1 << 33
 """Keep the streams of providers and of names apart from those of parameters."""
 

@@ -16,8 +16,6 @@ import torch
 
 from samba.support.nesting import flat, mapped
 
-__all__ = ["array_function", "array_ufunc"]
-
 _SAME_NAME = """
     absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh bitwise_and bitwise_not
     bitwise_or bitwise_xor ceil cos cosh deg2rad divide equal exp exp2 expm1 float_power floor

@@ -12,8 +12,6 @@ import torch
 from samba.errors import ArgumentError
 from samba.support.given import flag_of, whole_of
 
-__all__ = ["BLOCK", "MultithreadedRNG", "RandomSettings", "fresh_seed", "to_bfloat16"]
-
 BLOCK = 1 << 18
 """Numbers that are drawn from one generator: a megabyte, so that starting one costs nothing."""
 
