@@ -20,8 +20,7 @@ from pef_schema.errors import PefUnwritable, quoted
 from pef_schema.printable import json_text, say
 from pef_schema.program import Program
 from pef_schema.verify import verify
-from samba.argconf.parsed import last_parsed_args
-from samba.argconf.reading import following_command
+from samba.argconf.parsed import following_command, last_parsed_args
 from samba.compiler.build import build_multigraph, build_program
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.compiler.forms.listing import pef_log

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from samba.argconf.options import OPTIONS
-from samba.argconf.parsed import divides_batch, last_parsed_args
-from samba.argconf.reading import looked_at, noted_fields
+from samba.argconf.parsed import divides_batch, last_parsed_args, looked_at, noted_fields
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError, described, literal

@@ -17,6 +17,7 @@ from samba.abexit import SambaAtexit
 from samba.argconf.app_parser import WRONG_USAGE, AppParser, given_options, run_command
 from samba.argconf.options import COMMANDS, OPTIONS
 from samba.argconf.parsed import (
+    NotedArgs,
     begins_app,
     default_fields,
     divides_batch,
@@ -25,7 +26,6 @@ from samba.argconf.parsed import (
     tell_lost,
     tell_unread,
 )
-from samba.argconf.reading import NotedArgs
 from samba.session.process import session
 from samba.session.start_line import note_imports
 from samba.support.deviations import tell

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from samba.argconf.options import COMMANDS
-from samba.argconf.reading import noted_fields
+from samba.argconf.parsed import noted_fields
 from samba.errors import ArgumentError
 from samba.session.process import session
 from samba.utils import measure, utils

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from pef_schema import read_pef
-from samba.argconf.reading import looked_at
+from samba.argconf.parsed import looked_at
 from samba.errors import SambaError
+from samba.support.deviations import some_of
 from samba.version import __version__
 
 __all__ = ["MissingPefInfo", "PefInfoStruct", "get_pef_info", "get_pefmeta", "get_pefmeta_dict"]
@@ -35,11 +36,10 @@ class MissingPefInfo(SambaError, ValueError):
     def __init__(self, *, pef: str, missing: Sequence[str], present: Sequence[str]) -> None:
         self.pef, self.missing, self.present = pef, tuple(missing), tuple(present)
         near = [k for m in missing for k in difflib.get_close_matches(m, self.present, n=3)]
-        shown = list(dict.fromkeys([*near, *self.present]))[:_SHOWN]
-        more = f" and {len(self.present) - len(shown)} more" if len(present) > len(shown) else ""
+        shown = some_of(list(dict.fromkeys([*near, *self.present])), most=_SHOWN)
         super().__init__(
             f"{pef}: found no metadata for {', '.join(missing)}; it holds "
-            f"{', '.join(shown) or 'none'}{more}. Pass pef_metadata={{...}} with these keys to "
+            f"{shown or 'none'}. Pass pef_metadata={{...}} with these keys to "
             "samba.session.compile(...) and compile again."
         )
 

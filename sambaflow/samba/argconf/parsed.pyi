@@ -1,11 +1,16 @@
 from samba.argconf.parsed import (
+    NotedArgs as NotedArgs,
     begins_app as begins_app,
     configure as configure,
     default_fields as default_fields,
     divides_batch as divides_batch,
+    following_command as following_command,
     last_parsed_args as last_parsed_args,
+    looked_at as looked_at,
     looking_in as looking_in,
     note_parsed as note_parsed,
+    noted_fields as noted_fields,
     tell_lost as tell_lost,
     tell_unread as tell_unread,
+    unread_options as unread_options,
 )

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from samba.argconf.reading import NotedArgs, looked_at, noted_fields, unread_options
+from samba.argconf.parsed import NotedArgs, looked_at, noted_fields, unread_options
 from tests.warm import finished
 
 APP = """
