@@ -2,9 +2,6 @@
 
 # ruff: noqa: F401, F403  # what is imported is exported
 
-from samba.support import torch_version as _torch_version
-
-# isort: split
 from collections.abc import Sequence as _Sequence
 
 from pef_schema.drawing import provide_drawing as _provide_drawing
