@@ -179,13 +179,11 @@ class BaguaBucket:
         scattergather: bool = False,
         compression: str | None = None,
     ) -> BaguaBucket:
-        """Let all ranks' values become their mean, or sum; see :class:`CentralizedSynchronousOp`.
+        """Let all ranks' values become their mean, or their sum.
 
         Args:
-            hierarchical: Reduce on each host first.
-            average: The mean; the sum if False.
-            scattergather: Each rank reduces a part, and the parts are gathered.
-            compression: ``"MinMaxUInt8"`` sends a byte for each number; None sends numbers.
+            hierarchical, average, scattergather, compression: As :class:`CentralizedSynchronousOp`
+                has them.
 
         Returns:
             The bucket.
@@ -206,12 +204,11 @@ class BaguaBucket:
         hierarchical: bool = True,
         peer_selection_mode: str = "all",
     ) -> DecentralizedSynchronousOp:
-        """Average with peers into ``peer_weight``; see :class:`DecentralizedSynchronousOp`.
+        """Average with peers into ``peer_weight``.
 
         Args:
-            peer_weight: Tensor of as many elements as the bucket, padding included.
-            hierarchical: Average on each host first; then hosts are the peers.
-            peer_selection_mode: ``"all"`` or ``"shift_one"``.
+            peer_weight, hierarchical, peer_selection_mode: As :class:`DecentralizedSynchronousOp`
+                has them.
 
         Returns:
             The operation; its ``copy_back_peer_weight`` puts the result into the bucket.
@@ -235,14 +232,9 @@ class BaguaBucket:
     ) -> BaguaBucket:
         """Exchange compressed changes with two neighbours in a ring.
 
-        See :class:`LowPrecisionDecentralizedSynchronousOp`.
-
         Args:
-            weight: This rank's weights, as the neighbours know them; as many elements as the
-                bucket.
-            left_peer_weight: Those of the rank before.
-            right_peer_weight: Those of the rank after.
-            hierarchical: Average on each host first; then hosts make the ring.
+            weight, left_peer_weight, right_peer_weight, hierarchical: As
+                :class:`LowPrecisionDecentralizedSynchronousOp` has them.
             compression: ``"MinMaxUInt8"``.
 
         Returns:

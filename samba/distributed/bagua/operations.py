@@ -183,7 +183,7 @@ class DecentralizedSynchronousOp:
     """Averages with peers into another tensor, and leaves the bucket as it is.
 
     Args:
-        peer_weight: Tensor of as many elements as the bucket; the result.
+        peer_weight: Tensor of as many elements as the bucket, padding included; the result.
         hierarchical: Average on each host first; then hosts are the peers.
         peer_selection_mode: ``"all"`` averages over all ranks; ``"shift_one"`` over pairs that
             change from step to step, and needs an even number of ranks.
@@ -275,8 +275,8 @@ class LowPrecisionDecentralizedSynchronousOp:
 
     Args:
         weight: ``W``, a tensor of as many elements as the bucket.
-        left_peer_weight: ``L``.
-        right_peer_weight: ``R``.
+        left_peer_weight: ``L``, of the rank before.
+        right_peer_weight: ``R``, of the rank after.
         hierarchical: Average on each host first; then hosts make the ring.
     """
 

@@ -53,18 +53,11 @@ class AlgorithmTrainer:
 
     @property
     def name(self) -> str:
-        """The algorithm's name, which ranks compare."""
+        """As ``Trainer`` has it."""
         return self.algorithm.name or type(self.algorithm).__name__
 
     def prepare(self, plan: ParallelPlan) -> Callable[[], None]:
-        """Prepare a run.
-
-        Args:
-            plan: Its plans and reductions.
-
-        Returns:
-            A function that runs it in the order of the PEF.
-        """
+        """As :class:`~samba.distributed.replica_runs.Trainer` has it."""
         last = max((i for i, part in enumerate(plan.parts) if part.bucket is not None), default=-1)
         moves = []
         ready: set[int] = set()
@@ -88,11 +81,11 @@ class AlgorithmTrainer:
         return partial(self._run, tuple(moves), last >= 0, updating, plan)
 
     def weights_were_set(self) -> None:
-        """Called when the host has given all ranks new weights."""
+        """As ``Trainer`` has it."""
         self.algorithm.weights_were_set()
 
     def release(self) -> None:
-        """Communicate no more; all ranks call this together."""
+        """As ``Trainer`` has it."""
         self.algorithm.stop(self.trained)
         self.trained.backend.wait_pending_comm_ops()
 
