@@ -41,6 +41,11 @@ CASTS: frozenset[Callable[..., Any]] = frozenset(
 )
 """Functions whose result is the same tensor to a user, so that it keeps the names."""
 
+_ATTRIBUTES = (
+    *("shape", "dtype", "device", "layout", "ndim", "nbytes", "itemsize", "requires_grad"),
+    *("is_leaf", "grad_fn", "is_meta", "is_cuda", "is_sparse"),
+)
+
 QUERIES: frozenset[Callable[..., Any]] = frozenset(
     {
         T.dim,
@@ -55,21 +60,9 @@ QUERIES: frozenset[Callable[..., Any]] = frozenset(
         T.stride,
         T.is_contiguous,
         T.__len__,
-        T.shape.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # the stubs hide that it is a descriptor
-        T.dtype.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.device.__get__,
-        T.layout.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.ndim.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.nbytes.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.itemsize.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.is_leaf.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.grad_fn.__get__,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # as above
-        T.is_meta.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.is_cuda.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
         T.untyped_storage,
-        T.is_sparse.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.requires_grad.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        T.requires_grad.__set__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        *(getattr(T, name).__get__ for name in _ATTRIBUTES),
+        T.requires_grad.__set__,  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         torch._has_compatible_shallow_copy_type,  # pyright: ignore[reportPrivateImportUsage]  # nn.Module asks it
         torch.is_complex,
         torch.is_floating_point,

@@ -256,12 +256,8 @@ def _listed(keys: list[str]) -> str:
 
 
 def _targets(model: nn.Module) -> dict[str, torch.Tensor]:
-    targets: dict[str, torch.Tensor] = {}
-    for key, tensor in model.state_dict(keep_vars=True).items():
-        targets[key] = tensor
-    for key, tensor in model.state_dict(keep_vars=True).items():
-        targets.setdefault(_region(model, key, tensor), tensor)
-    return targets
+    """Parameters and buffers by attribute path, and by region name where no path is like it."""
+    return {**_regions(model), **model.state_dict(keep_vars=True)}
 
 
 def _files(place: Path) -> list[Path]:

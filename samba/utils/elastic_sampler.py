@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Sampler
 
 from samba.errors import ArgumentError, described, literal
+from samba.support.given import whole_of
 from samba.utils.misc import get_rank, get_world_size, job_of_replicas
 
 __all__ = ["ElasticSampler"]
@@ -70,19 +71,14 @@ class ElasticSampler(Sampler[int]):
         drop_last: bool = False,
         even_batches: bool = True,
     ) -> None:
-        self.num_replicas = get_world_size() if num_replicas is None else num_replicas
-        self.rank = get_rank() if rank is None else rank
-        self.batch_size, self.shuffle, self.seed = batch_size, bool(shuffle), seed
+        count = get_world_size() if num_replicas is None else num_replicas
+        number = get_rank() if rank is None else rank
+        self.batch_size = whole_of(batch_size, "ElasticSampler(batch_size)", least=1)
+        self.num_replicas = whole_of(count, "ElasticSampler(num_replicas)", least=1)
+        self.rank = whole_of(number, "ElasticSampler(rank)", least=0)
+        self.seed = whole_of(seed, "ElasticSampler(seed)", least=0)
+        self.shuffle, self.length = bool(shuffle), len(dataset)
         self.drop_last, self.even_batches = bool(drop_last), bool(even_batches)
-        self.length = len(dataset)
-        for name, least in (("batch_size", 1), ("num_replicas", 1), ("rank", 0), ("seed", 0)):
-            value: Any = getattr(self, name)
-            if not _is_number(value, least):
-                raise ArgumentError(
-                    where=f"ElasticSampler({name})",
-                    found=described(value),
-                    wanted=f"a whole number, {least} or more",
-                )
         if self.rank >= self.num_replicas:
             raise ArgumentError(
                 where="ElasticSampler(rank)",
@@ -105,12 +101,7 @@ class ElasticSampler(Sampler[int]):
             ArgumentError: If it is none.
             DataParallelError: If other replicas are somewhere else.
         """
-        if not _is_number(epoch, 0):
-            raise ArgumentError(
-                where="ElasticSampler.set_epoch(epoch)",
-                found=described(epoch),
-                wanted="a whole number, 0 or more",
-            )
+        epoch = whole_of(epoch, "ElasticSampler.set_epoch(epoch)", least=0)
         if epoch != self.epoch:
             self.epoch, self.position = epoch, 0
         job = job_of_replicas("utils.ElasticSampler") if self._of_job else None
@@ -185,7 +176,9 @@ class ElasticSampler(Sampler[int]):
         """
         where = "ElasticSampler.load_state_dict(state)"
         good = isinstance(state, Mapping) and all(name in state for name in _STATE)
-        if not good or not all(_is_number(state[name], 0) for name in ("epoch", "position")):
+        if not good or any(
+            type(state[name]) is not int or state[name] < 0 for name in ("epoch", "position")
+        ):
             raise ArgumentError(
                 where=where, found=described(state), wanted=f"a dict of {', '.join(_STATE)}"
             )
@@ -200,7 +193,3 @@ class ElasticSampler(Sampler[int]):
         self.epoch, self.position = state["epoch"], state["position"]
         if not self._mine(self.length - self.position):
             self.epoch, self.position = self.epoch + 1, 0
-
-
-def _is_number(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
