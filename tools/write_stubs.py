@@ -21,14 +21,15 @@ ROOT = Path(__file__).resolve().parent.parent
 STUBS = Path("sambaflow", "samba")
 REAL = "samba"
 ROOMS = {
-    *("comparison", "compiler", "distributed", "inspection"),
-    *("session", "support", "tensor", "tracer"),
+    *("comparison", "compiler", "distributed", "exporting", "inspection", "remembering"),
+    *("reporting", "session", "support", "tensor", "tracer"),
 }
 """Rooms of which scripts import no module but those of ``PUBLIC``."""
 INTERNAL = {
+    *("argconf/app_parser.py", "argconf/options.py", "argconf/parsed.py"),
     "nn/converted.py",
     "surface.py",
-    *("utils/flat_yaml.py", "utils/misc.py", "utils/weight_norm.py"),
+    *("utils/flat_yaml.py", "utils/misc.py", "utils/uncaught.py", "utils/weight_norm.py"),
 }
 """Modules in the other rooms that no script imports."""
 PUBLIC = {

@@ -11,8 +11,6 @@ from typing import Any, NoReturn
 
 from pef_schema.printable import say
 
-__all__ = ["WRONG_USAGE", "AppParser", "given_options", "meant", "run_command"]
-
 WRONG_USAGE = 2
 """Exit status after a mistake in the command line."""
 _NEAR, _FAR = 0.8, 0.6

@@ -6,8 +6,6 @@ import argparse
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["COMMANDS", "OPTIONS", "Option"]
-
 COMMANDS: dict[str, str] = {
     "compile": "trace the model and write a PEF",
     "run": "run the app from a PEF",

@@ -12,23 +12,6 @@ from samba.argconf.options import OPTIONS, Option
 from samba.support.deviations import Deviations
 from samba.support.slot import Slot
 
-__all__ = [
-    "NotedArgs",
-    "begins_app",
-    "configure",
-    "default_fields",
-    "divides_batch",
-    "following_command",
-    "last_parsed_args",
-    "looked_at",
-    "looking_in",
-    "note_parsed",
-    "noted_fields",
-    "tell_lost",
-    "tell_unread",
-    "unread_options",
-]
-
 _TAKEN = frozenset(
     (
         *("command", "debug", "log_level", "timeline", "timeline_kernels", "data_parallel"),

@@ -16,10 +16,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from emulator.replicas.comm.errors import OutOfStep, PeerLost, name_ranks
 from samba.distributed.addresses import namespace
+from samba.distributed.stores import Store
 
 _BEAT_SECONDS = 0.5
 _BEAT_RANKS = 32
@@ -28,18 +28,6 @@ _SILENT_BEATS = 5
 _GRACE_SECONDS = 1.5
 """Seconds for which the last message of a rank that left may still be under way."""
 _BLAME_SECONDS = 3.5
-
-
-class BeatStore(Protocol):
-    """A store, as the watchdog sees it."""
-
-    def set(self, key: str, value: str) -> None:
-        """Write a key."""
-        ...
-
-    def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Read keys that exist."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +91,7 @@ class Watchdog:
         keeper: The rank that serves the store, -1 if none does.
     """
 
-    def __init__(self, store: BeatStore, *, rank: int, size: int, keeper: int) -> None:
+    def __init__(self, store: Store, *, rank: int, size: int, keeper: int) -> None:
         self._store, self._rank, self._size, self._keeper = store, rank, size, keeper
         self.interval = _BEAT_SECONDS * max(1.0, size / _BEAT_RANKS)
         self._mine = Sign(

@@ -9,8 +9,6 @@ import torch
 
 from samba.errors import ArgumentError
 
-__all__ = ["sn_gather", "sn_scatter"]
-
 
 def sn_gather(
     input_tensor: torch.Tensor,

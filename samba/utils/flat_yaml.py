@@ -11,8 +11,6 @@ from typing import Any
 from pef_schema.errors import quoted
 from samba.errors import SambaError
 
-__all__ = ["YamlError", "YamlMissing", "YamlUnreadable", "parse_flat_yaml"]
-
 _ENTRY = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)\s*:(?:\s+(?P<value>.*))?$")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)$")
 _FLOAT = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+)([eE][-+]?\d+)?$")

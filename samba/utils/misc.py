@@ -13,17 +13,6 @@ from samba.errors import ArgumentError
 if TYPE_CHECKING:
     from samba.distributed.job import Job  # what joins others is loaded where they are joined
 
-__all__ = [
-    "create_mac_resource_report",
-    "fix_rdu_affinity",
-    "get_file_dir",
-    "get_rank",
-    "get_world_size",
-    "is_main_process",
-    "job_of_replicas",
-    "parse_dtype",
-]
-
 _SHORT = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,

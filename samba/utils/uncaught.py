@@ -12,8 +12,6 @@ from pef_schema.printable import say_text
 from samba.abexit import SambaAtexit
 from samba.remembering.code_origins import is_users_file
 
-__all__ = ["FRAMES_VARIABLE", "message_of", "show_uncaught_as_messages"]
-
 FRAMES_VARIABLE = "SAMBA_TRACEBACK"
 """Environment variable that asks for the frames of errors that nobody catches; ``0`` for none."""
 

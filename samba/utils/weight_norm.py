@@ -7,8 +7,6 @@ from torch import nn
 
 from samba.errors import ArgumentError
 
-__all__ = ["WeightNormLinear", "weight_norm_"]
-
 
 class WeightNormLinear(nn.Linear):
     """A linear layer whose weight is a magnitude times a direction, one magnitude a row.

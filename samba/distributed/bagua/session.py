@@ -191,18 +191,12 @@ def with_session(
     return chosen
 
 
-def attach(
-    loaded: LoadedProgram, algorithm: Algorithm | None, *, share: bool = True
-) -> AlgorithmTrainer | None:
-    """Train a loaded program with an algorithm.
+def attach(loaded: LoadedProgram, algorithm: Algorithm | None) -> None:
+    """Train a loaded program with an algorithm; all ranks get rank 0's values.
 
     Args:
         loaded: The program.
         algorithm: The algorithm; None for the program's own REDUCE sections.
-        share: Whether all ranks get rank 0's values; False where they have not been set yet.
-
-    Returns:
-        Who will train it; None without an algorithm.
     """
     replicas = loaded.replicas
     trainer = None
@@ -223,7 +217,5 @@ def attach(
         if replicas.trainer is not None:
             replicas.trainer.release()
         replicas.use(trainer)
-        if share:
-            with replicas.same_values(range(len(loaded.program.regions))):
-                pass
-    return trainer
+        with replicas.same_values(range(len(loaded.program.regions))):
+            pass

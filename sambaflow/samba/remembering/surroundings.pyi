@@ -1,3 +1,0 @@
-from samba.remembering.surroundings import (
-    unchanged_surroundings as unchanged_surroundings,
-)

@@ -1,3 +1,0 @@
-from samba.remembering.trace_key import (
-    trace_key as trace_key,
-)
