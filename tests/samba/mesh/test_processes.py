@@ -24,6 +24,7 @@ from samba.distributed.environment import Launch
 from samba.distributed.errors import OneProgram
 from samba.distributed.job import Job
 from samba.distributed.mesh import MeshProcesses
+from samba.distributed.present import PRESENT
 from samba.errors import ArgumentError
 from tests.processes import finished
 from tests.samba.distributed.processes import Ended, all_well, clean_environment, run_replicas
@@ -262,7 +263,7 @@ def test_errors_of_a_run_itself_stay() -> None:
 def test_what_is_for_replicas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     communicator = InProcess(Hub(1), 0)
     job = Job(communicator, None, communicator, one_program=True)
-    monkeypatch.setattr(jobs._current, "value", job)
+    monkeypatch.setattr(PRESENT, "value", job)
     with pytest.raises(OneProgram, match="joining replicas: found 1 processes that are chips"):
         jobs.start()
     with pytest.raises(OneProgram, match="Bagua"):
