@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,15 +11,17 @@ from torch import nn
 import samba
 from emulator.errors import OtherBranch
 from emulator.replicas.comm.errors import DataParallelError
-from emulator.replicas.comm.inprocess import run_ranks
-from emulator.replicas.comm.protocol import Communicator
-from pef_schema.program import Role
-from samba.distributed.job import Job
-from samba.distributed.replicas import Replicas
 from samba.session.loaded import Loaded
-from samba.session.request import RunRequest
-from tests.samba.distributed.worlds import BATCH, batch
-from tests.samba.worlds import World, named
+from tests.samba.distributed.worlds import (
+    BATCH,
+    batch,
+    newly_loaded,
+    run_step,
+    same,
+    together,
+    trained,
+)
+from tests.samba.worlds import World
 
 
 class Guarded(nn.Module):
@@ -39,48 +40,30 @@ class Guarded(nn.Module):
         return nn.functional.cross_entropy(self.last(h.tanh()), y)
 
 
-def loaded(folder: Path) -> Loaded:
-    made = World(
-        name="guarded",
-        model=Guarded,
-        inputs=lambda: batch(BATCH),
-        optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.1),
-        config={"data_parallel": True, "optim_level": "o1"},
-    ).build()
-    made.compile(folder)
-    made.trace()
-    found = samba.session._slot.loaded
-    assert found is not None
-    return found
-
-
-def weights(program: Loaded) -> list[np.ndarray]:
-    kept = (Role.WEIGHT, Role.OPTIMIZER_STATE)
-    regions = enumerate(program.program.regions)
-    return [program.device.read(i) for i, region in regions if region.role in kept]
+GUARDED = World(
+    name="guarded",
+    model=Guarded,
+    inputs=lambda: batch(BATCH),
+    optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.1),
+    config={"data_parallel": True, "optim_level": "o1"},
+)
 
 
 @pytest.mark.parametrize("mode", ["normal", "optimal"])
 def test_a_replica_that_takes_another_branch_says_so_and_nobody_updates(
     tmp_path: Path, mode: str
 ) -> None:
-    programs = [loaded(tmp_path) for _ in range(2)]
-    before = [weights(program) for program in programs]
+    programs = [newly_loaded(GUARDED, tmp_path) for _ in range(2)]
+    before = [trained(program) for program in programs]
 
-    def one(communicator: Communicator) -> None:
-        rank = communicator.rank
-        program = programs[rank]
-        program.join(Replicas(program.device, mode, Job(communicator, None, communicator)))
+    def one(program: Loaded, rank: int) -> None:
         given = batch(BATCH, step=rank)
         if rank == 1:
             given["x"][3] = float("inf")
-        wish = program.replicas.wish(True, True, mode)
-        assert program.only is not None
-        program.only.run(RunRequest(named(given), (), {}, ((), (), None, None), None, True, wish))
+        run_step(program, given)
 
-    waiting, failed = run_ranks(2, one, deadline=10)
+    waiting, failed = together(programs, one, mode)
     assert isinstance(failed, OtherBranch) and "isfinite" in str(failed)
     assert failed.source.startswith(__file__)
     assert isinstance(waiting, DataParallelError)  # it waits for the other, who has gone
-    for program, old in zip(programs, before, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(weights(program), old, strict=True))
+    assert all(same(old, trained(program)) for program, old in zip(programs, before, strict=True))

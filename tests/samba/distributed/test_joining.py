@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import samba
 from emulator.replicas.comm.errors import DataEnded, Disagreement, OutOfStep
-from emulator.replicas.comm.inprocess import run_ranks
-from emulator.replicas.comm.protocol import Communicator
-from pef_schema.program import Role
 from samba.distributed.errors import NotJoinable
-from samba.distributed.job import Job
-from samba.distributed.replicas import Replicas
 from samba.errors import NotLoaded
 from samba.session.hyperparams import random_state
 from samba.session.joining import joining
 from samba.session.loaded import Loaded
-from samba.session.request import RunRequest
 from tests.samba.distributed.test_replicas import noisy
-from tests.samba.distributed.worlds import OPTIMIZERS, Deep, batch, compile_to, loaded, world
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import (
+    OPTIMIZERS,
+    Deep,
+    batch,
+    compile_to,
+    loaded,
+    run_step,
+    same,
+    together,
+    trained,
+    world,
+)
 
 COUNTS = (4, 2, 3)
 """Batches of each rank."""
@@ -34,28 +39,20 @@ def samples(rank: int, step: int) -> dict[str, torch.Tensor]:
     return batch(8, 10 * rank + step)
 
 
-def run(program: Loaded, rank: int, step: int, **more: Any) -> None:
-    """A step of a program, as ``session.run`` does it."""
-    replicas = program.replicas
-    wish = replicas.wish(True, more.get("on_rdu", True), replicas.mode or "normal")
-    select = (more.get("types", ()), (), None, None)
-    assert program.only is not None
-    hyperparameters = {"lr": more["lr"]} if "lr" in more else {}
-    program.only.run(
-        RunRequest(named(samples(rank, step)), (), hyperparameters, select, None, True, wish)
-    )
+def run(program: Loaded, rank: int, step: int, **how: Any) -> None:
+    run_step(program, samples(rank, step), **how)
 
 
-def replicas_of(programs: list[Loaded], mode: str, work: Any) -> list[Any]:
-    """Do something with several programs as the replicas of a job."""
+def joined(
+    programs: list[Loaded], work: Callable[[Loaded, int], None], *, throws: bool = False
+) -> list[Any]:
+    """Do something with programs that have joined; what they return or raise."""
 
-    def one(communicator: Communicator) -> Any:
-        program = programs[communicator.rank]
-        job = Job(communicator, None, communicator)
-        program.join(Replicas(program.device, mode, job))
-        return work(program, communicator.rank)
+    def within(program: Loaded, rank: int) -> None:
+        with joining(program, by_initial_size=True, throws=throws):
+            work(program, rank)
 
-    return run_ranks(len(programs), one, deadline=20)
+    return together(programs, within)
 
 
 def train_unevenly(programs: list[Loaded], counts: tuple[int, ...], **more: Any) -> None:
@@ -68,17 +65,7 @@ def train_unevenly(programs: list[Loaded], counts: tuple[int, ...], **more: Any)
                 run(program, rank, step, **more)
         run(program, rank, max(counts), **more)
 
-    assert replicas_of(programs, mode, work) == [None] * len(programs)
-
-
-def trained(program: Loaded) -> dict[str, np.ndarray]:
-    """Weights and optimizer states."""
-    roles = (Role.WEIGHT, Role.OPTIMIZER_STATE)
-    return {
-        region.name: program.device.read(number)
-        for number, region in enumerate(program.program.regions)
-        if region.role in roles and program.device.pool.buffers[number] is not None
-    }
+    assert together(programs, work, mode) == [None] * len(programs)
 
 
 def by_torch(optimizer: str, counts: tuple[int, ...], by_initial: bool) -> dict[str, torch.Tensor]:
@@ -99,22 +86,23 @@ def by_torch(optimizer: str, counts: tuple[int, ...], by_initial: bool) -> dict[
 
 def assert_trained_as(programs: list[Loaded], expected: dict[str, torch.Tensor]) -> None:
     states = [trained(program) for program in programs]
-    for other in states[1:]:
-        assert states[0].keys() == other.keys()
-        assert all(np.array_equal(states[0][name], other[name]) for name in other)
+    assert same(*states)
     for path, weight in expected.items():  # equal but for the rounding of a few operations
-        name = f"deep__{path.replace('.', '__')}"
-        torch.testing.assert_close(
-            torch.from_numpy(states[0][name]), weight, rtol=2e-6, atol=2e-7, msg=path
-        )
+        found = torch.from_numpy(states[0][f"deep__{path.replace('.', '__')}"])
+        torch.testing.assert_close(found, weight, rtol=2e-6, atol=2e-7, msg=path)
 
 
-@pytest.mark.parametrize("on_rdu", [True, False])
-@pytest.mark.parametrize("by_initial", [True, False])
-@pytest.mark.parametrize("mode", MODES)
+QUICK = {("normal", True, True), ("inorder", False, True), ("optimal", True, False)}
+EVERY = [
+    pytest.param(*way, marks=() if way in QUICK else pytest.mark.slow)
+    for way in itertools.product(MODES, (True, False), (True, False))
+]
+
+
+@pytest.mark.parametrize(("mode", "by_initial", "on_rdu"), EVERY)
 def test_ranks_without_data_take_part_with_zeros(folder, mode, by_initial, on_rdu):
     programs = [loaded(folder) for _ in COUNTS]
-    train_unevenly(programs, COUNTS, mode=mode, by_initial=by_initial, on_rdu=on_rdu)
+    train_unevenly(programs, COUNTS, mode=mode, by_initial=by_initial, reduce_on_rdu=on_rdu)
     assert_trained_as(programs, by_torch("sgd", COUNTS, by_initial))
 
 
@@ -132,12 +120,11 @@ def test_learning_rates_of_the_others_count(folder):
     def work(program: Loaded, rank: int) -> None:
         with joining(program, by_initial_size=True, throws=False):
             for step in range(2 - rank):
-                run(program, rank, step, lr=0.1 / (1 + step))
-        run(program, rank, 2, lr=0.1)  # what rank 1 was given last
+                run(program, rank, step, hyperparameters={"lr": 0.1 / (1 + step)})
+        run(program, rank, 2, hyperparameters={"lr": 0.1})  # what rank 1 was given last
 
-    assert replicas_of(programs, "normal", work) == [None, None]
-    first, second = map(trained, programs)
-    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert together(programs, work) == [None, None]
+    assert same(*map(trained, programs))
 
 
 def test_random_streams_go_on_together(tmp_path):
@@ -149,14 +136,11 @@ def test_random_streams_go_on_together(tmp_path):
 
 
 def test_it_can_be_an_error_on_every_rank(folder):
-    programs = [loaded(folder), loaded(folder)]
-
     def work(program: Loaded, rank: int) -> None:
-        with joining(program, by_initial_size=True, throws=True):
-            for step in range(3 - rank):
-                run(program, rank, step)
+        for step in range(3 - rank):
+            run(program, rank, step)
 
-    for error in replicas_of(programs, "normal", work):
+    for error in joined([loaded(folder), loaded(folder)], work, throws=True):
         assert isinstance(error, DataEnded)
         assert isinstance(error, RuntimeError)
         assert error.steps == {1: 2}
@@ -165,53 +149,41 @@ def test_it_can_be_an_error_on_every_rank(folder):
 
 def test_even_data_is_none(folder):
     programs = [loaded(folder), loaded(folder)]
-
-    def work(program: Loaded, rank: int) -> None:
-        with joining(program, by_initial_size=True, throws=True):
-            run(program, rank, 0)
-
-    assert replicas_of(programs, "inorder", work) == [None, None]
+    assert joined(programs, lambda p, rank: run(p, rank, 0), throws=True) == [None, None]
 
 
 def test_other_arguments_are_named(folder):
-    programs = [loaded(folder), loaded(folder)]
-
     def work(program: Loaded, rank: int) -> None:
         with joining(program, by_initial_size=rank == 0, throws=False):
             raise AssertionError("nobody comes here")
 
-    for error in replicas_of(programs, "normal", work):
+    for error in together([loaded(folder), loaded(folder)], work):
         assert isinstance(error, Disagreement)
         assert error.facts == {"divide_by_initial_world_size": ("True", "False")}
 
 
 def test_different_runs_are_named(folder):
-    programs = [loaded(folder), loaded(folder), loaded(folder)]
-
     def work(program: Loaded, rank: int) -> None:
-        with joining(program, by_initial_size=True, throws=False):
-            if rank < 2:
-                run(program, rank, 0, on_rdu=rank == 0)
+        if rank < 2:
+            run(program, rank, 0, reduce_on_rdu=rank == 0)
 
-    for error in replicas_of(programs, "normal", work):
+    for error in joined([loaded(folder) for _ in range(3)], work):
         assert isinstance(error, Disagreement)
         assert error.facts == {"reduce_on_rdu": ("True", "False", "True")}
 
 
 def test_what_ranks_do_together_waits_until_all_are_done(folder):
     """Rank 0 sets tensors while rank 1 has no data and waits for runs."""
-    programs = [loaded(folder), loaded(folder)]
 
     def work(program: Loaded, rank: int) -> None:
-        with joining(program, by_initial_size=True, throws=False):
-            if rank == 0:
-                with program.replicas.same_values(range(len(program.program.regions))):
-                    pass
+        if rank == 0:
+            with program.replicas.same_values(range(len(program.program.regions))):
+                pass
 
-    for error in replicas_of(programs, "normal", work):
+    others = ("rank 1 is in samba.session.join", "rank 0 is in setting tensors")
+    for error, other in zip(joined([loaded(folder), loaded(folder)], work), others, strict=True):
         assert isinstance(error, OutOfStep)
-        assert "the ranks are out of step" in str(error)
-    assert "rank 1 is in samba.session.join" in str(replicas_of(programs, "normal", work)[0])
+        assert f"the ranks are out of step: {other}" in str(error)
 
 
 class Trainer:
@@ -221,15 +193,13 @@ class Trainer:
 
 
 def test_algorithms_are_refused_by_name(folder):
-    program = loaded(folder)
-
     def work(program: Loaded, rank: int) -> None:
         trainer: Any = Trainer()
         program.replicas.trainer = trainer
         with joining(program, by_initial_size=True, throws=False):
             pass
 
-    found = replicas_of([program, loaded(folder)], "normal", work)
+    found = together([loaded(folder), loaded(folder)], work)
     assert all(isinstance(error, NotJoinable) for error in found)
     assert "Bagua's algorithm qadam" in str(found[0])
 

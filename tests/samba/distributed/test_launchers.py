@@ -109,17 +109,10 @@ else:
 
 @pytest.mark.slow
 def test_the_mpi_backend_is_the_launchers_group(tmp_path):
-    lines = run([*launch(2), script(tmp_path, MPI)]).splitlines()
-    assert sorted(line[line.index("rank") :] for line in lines) == [
-        "rank 0 of 2: 3",
-        "rank 1 of 2: 3",
-    ]
-
-
-@pytest.mark.slow
-def test_the_mpi_backend_of_mpirun_and_of_a_process_alone(tmp_path):
-    lines = run([*mpirun(2), script(tmp_path, MPI)]).splitlines()
-    assert sorted(lines) == ["rank 0 of 2: 3", "rank 1 of 2: 3"]
+    of_two = ["rank 0 of 2: 3", "rank 1 of 2: 3"]
+    for launcher in (launch, mpirun):
+        lines = run([*launcher(2), script(tmp_path, MPI)]).splitlines()
+        assert sorted(line[line.index("rank") :] for line in lines) == of_two
     assert run([sys.executable, script(tmp_path, MPI)]) == "rank 0 of 1: 1\n"
 
 

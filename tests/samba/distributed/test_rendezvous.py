@@ -106,19 +106,6 @@ def test_another_number_of_replicas_says_so():
         assert caught.value.ranks == (2,)
 
 
-def test_replicas_agree_on_an_engine_before_one_starts():
-    """jax's waits for all ranks, and aborts the process when they do not come."""
-    code = "from samba.distributed.job import start; start()"
-    command = [sys.executable, "-c", code]
-    ended = run_replicas(
-        2, command, seconds=60, env={"CCL_TIMEOUT": "40"}, own={1: {"SN_DP_ENGINE": "jax"}}
-    )
-    for end in ended:
-        assert end.code == 1, end.err
-        assert "Disagreement" in end.err
-        assert "SN_DP_ENGINE: rank 1: jax" in end.err
-
-
 _HOLDS = """
 import threading, time
 import numpy as np
@@ -139,13 +126,19 @@ finally:
 """
 
 
-def test_who_disagrees_waits_until_gloo_has_let_go():
-    """Its threads ask for the interpreter's lock then: at the interpreter's end that aborts."""
+def test_replicas_agree_on_an_engine_before_one_starts():
+    """jax's waits for all ranks, and aborts the process when they do not come.
+
+    Who disagrees waits until gloo has let go: its threads ask for the interpreter's lock then, and
+    at the interpreter's end that aborts.
+    """
     command = [sys.executable, "-c", _HOLDS]
     env, own = {"CCL_TIMEOUT": "40"}, {1: {"SN_DP_ENGINE": "jax"}}
     for end in run_replicas(2, command, seconds=60, env=env, own=own):
         assert end.out == "let go\n", end.err
         assert end.code == 1, end.err
+        assert "Disagreement" in end.err
+        assert "SN_DP_ENGINE: rank 1: jax" in end.err
 
 
 def test_several_hosts_need_an_address():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,44 +20,32 @@ from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError
 from samba.session.loaded import Loaded
-from samba.session.request import RunRequest
 from tests.api.covers import covers
-from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
-from tests.samba.worlds import World, named, told
+from tests.samba.distributed.worlds import (
+    BATCH,
+    batch,
+    compiled,
+    job_of,
+    loaded,
+    newly_loaded,
+    part_of,
+    run_step,
+    same,
+    together,
+    trained,
+)
+from tests.samba.worlds import World, told
 
 
-def job_of(communicator: Communicator) -> Job:
-    return Job(communicator, None, communicator)
+def train(program: Loaded, rank: int, size: int, **how: Any) -> None:
+    """One step of a program on its part of a batch."""
+    run_step(program, part_of(batch(BATCH * size), rank, size), **how)
 
 
-def train(program: Loaded, rank: int, size: int, **keywords: Any) -> None:
-    """One step of a program, as ``session.run`` does it."""
-    mode = keywords.pop("mode", program.replicas.mode or "normal")
-    on_rdu = keywords.pop("reduce_on_rdu", True)
-    wish = program.replicas.wish(keywords.pop("data_parallel", True), on_rdu, mode)
-    mine = part_of(batch(BATCH * size), rank, size)
-    select = (keywords.pop("types", ()), (), None, None)
-    assert program.only is not None
-    program.only.run(RunRequest(named(mine), (), {}, select, None, True, wish))
-
-
-def together(
-    programs: list[Loaded], work: Callable[[Loaded, int], Any], mode: str | None = "normal"
-) -> list[Any]:
-    """Do something with several programs as the replicas of a job."""
-
-    def one(communicator: Communicator) -> Any:
-        program = programs[communicator.rank]
-        program.join(Replicas(program.device, mode, job_of(communicator)))
-        return work(program, communicator.rank)
-
-    return run_ranks(len(programs), one, deadline=20)
-
-
-def weights(program: Loaded) -> list[np.ndarray]:
-    of = program.program
-    regions = [s.region for s in of.symbols if of.regions[s.region].role is Role.WEIGHT]
-    return [program.device.read(region) for region in regions]
+def one_of_two(program: Loaded, mode: str | None = None, **more: Any) -> Loaded:
+    """A program that is rank 0 of a job whose other replica does nothing."""
+    program.join(Replicas(program.device, mode, job_of(InProcess(Hub(2), 0, **more))))
+    return program
 
 
 @covers(
@@ -70,12 +57,11 @@ def weights(program: Loaded) -> list[np.ndarray]:
 @pytest.mark.parametrize("mode", ["normal", "inorder", "optimal"])
 def test_replicas_stay_the_same(folder, mode, on_rdu):
     programs = [loaded(folder), loaded(folder), loaded(folder)]
-    before = weights(programs[0])
+    before = trained(programs[0], (Role.WEIGHT,))
     results = together(programs, lambda p, rank: train(p, rank, 3, reduce_on_rdu=on_rdu), mode)
     assert results == [None] * 3
-    for first, *others in zip(*map(weights, programs), strict=True):
-        assert all(np.array_equal(first, other) for other in others)
-    assert any(not np.array_equal(a, b) for a, b in zip(before, weights(programs[0]), strict=True))
+    assert same(*map(trained, programs))
+    assert not same(before, trained(programs[0], (Role.WEIGHT,)))
 
 
 class Turned(torch.nn.Module):
@@ -100,14 +86,7 @@ def test_complex_gradients_are_averaged(tmp_path, on_rdu):
         optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
         config={"data_parallel": True},
     )
-    programs: list[Loaded] = []
-    for _ in range(2):
-        made = world.build()
-        made.compile(tmp_path)
-        made.trace()
-        found = samba.session._slot.loaded
-        assert found is not None
-        programs.append(found)
+    programs = [newly_loaded(world, tmp_path) for _ in range(2)]
     together(programs, lambda p, rank: train(p, rank, 2, reduce_on_rdu=on_rdu))
     host = world.build().host
     losses = [host(**part_of(batch(2 * BATCH), rank, 2)) for rank in range(2)]
@@ -135,18 +114,14 @@ class Noisy(torch.nn.Module):
 
 
 def noisy(folder) -> Loaded:
-    made = World(
+    world = World(
         name="noisy",
         model=Noisy,
         inputs=lambda: batch(BATCH),
         optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
         config={"data_parallel": True},
-    ).build()
-    made.compile(folder)
-    made.trace()
-    found = samba.session._slot.loaded
-    assert found is not None
-    return found
+    )
+    return newly_loaded(world, folder)
 
 
 def left_by_dropout(program: Loaded) -> np.ndarray:
@@ -156,16 +131,9 @@ def left_by_dropout(program: Loaded) -> np.ndarray:
 
 def test_replicas_draw_masks_of_their_own(folder):
     alone, *programs = [noisy(folder) for _ in range(4)]
-    train(alone, 0, 1, types=("fwd",), data_parallel=False)
-
-    def work(program: Loaded, _: int) -> None:
-        """The same data for all."""
-        mine = part_of(batch(BATCH), 0, 1)
-        select = (("fwd",), (), None, None)
-        assert program.only is not None
-        program.only.run(RunRequest(named(mine), (), {}, select, None, True, None))
-
-    together(programs, work)
+    forward = {"types": ("fwd",), "data_parallel": False}
+    train(alone, 0, 1, **forward)
+    together(programs, lambda p, _: train(p, 0, 1, **forward))  # the same data for all
     masks = [left_by_dropout(p) == 0 for p in programs]
     assert np.array_equal(masks[0], left_by_dropout(alone) == 0), "rank 0 draws as one device does"
     for first in range(3):
@@ -177,8 +145,7 @@ def test_replicas_draw_masks_of_their_own(folder):
 def test_weights_are_the_same_and_running_statistics_are_not(folder):
     programs = [noisy(folder), noisy(folder)]
     together(programs, lambda p, rank: train(p, rank, 2))
-    for first, second in zip(*map(weights, programs), strict=True):
-        assert np.array_equal(first, second)
+    assert same(*map(trained, programs))
     means = [p.device.read(p.device.region_of("noisy__norm__running_mean")) for p in programs]
     assert not np.array_equal(*means)
 
@@ -187,13 +154,11 @@ def test_without_reduce_they_do_not(folder):
     programs = [loaded(folder), loaded(folder)]
     types = ("fwd", "bckwd", "opt")
     together(programs, lambda p, rank: train(p, rank, 2, types=types))
-    assert any(not np.array_equal(a, b) for a, b in zip(*map(weights, programs), strict=True))
+    assert not same(*(trained(program, (Role.WEIGHT,)) for program in programs))
 
 
 def test_running_without_reduce_is_told_once(folder, caplog):
-    programs = [loaded(folder)]
-    program = programs[0]
-    program.join(Replicas(program.device, None, job_of(InProcess(Hub(2), 0))))
+    program = one_of_two(loaded(folder))
     for _ in range(2):
         train(program, 0, 1, types=("fwd", "bckwd", "opt"))
         train(program, 0, 1, data_parallel=False)
@@ -205,8 +170,7 @@ def test_running_without_reduce_is_told_once(folder, caplog):
 
 def test_who_changes_no_weights_is_told_nothing(folder, caplog):
     """Forward and backward passes leave weights alone, and scripts may reduce by themselves."""
-    program = loaded(folder)
-    program.join(Replicas(program.device, None, job_of(InProcess(Hub(2), 0))))
+    program = one_of_two(loaded(folder))
     for types in (("fwd",), ("bckwd",)):
         train(program, 0, 1, types=types, data_parallel=False)
     assert told(caplog) == []
@@ -231,8 +195,7 @@ def test_a_launched_process_that_trains_alone_is_told(folder, caplog, monkeypatc
 
 
 def test_forward_alone_does_not_communicate(folder):
-    program = loaded(folder)
-    program.join(Replicas(program.device, "normal", job_of(InProcess(Hub(2), 0, deadline=0.1))))
+    program = one_of_two(loaded(folder), "normal", deadline=0.1)
     train(program, 0, 1, types=("fwd",))
     with pytest.raises(DataParallelError):
         train(program, 0, 1, types=("reduce",))
@@ -252,8 +215,7 @@ def test_one_replica_runs_the_same_plan_and_is_told_once(folder, caplog):
 
 
 def test_a_pef_without_buckets_is_refused_by_the_flag(folder):
-    program = loaded(folder, data_parallel=False)
-    program.join(Replicas(program.device, None, job_of(InProcess(Hub(2), 0))))
+    program = one_of_two(loaded(folder, data_parallel=False))
     with pytest.raises(NotDataParallel, match="--data-parallel"):
         train(program, 0, 1)
     train(program, 0, 1, types=("fwd",))
@@ -323,12 +285,12 @@ def test_replicas_on_two_processors_take_the_same_kernels(folder, caplog, monkey
 
 def test_mismatch_of_sections_is_named_before_anything_runs(folder):
     programs = [loaded(folder), loaded(folder)]
-    before = weights(programs[1])
+    before = trained(programs[1])
     types = [(), ("fwd", "bckwd", "reduce")]
     for error in together(programs, lambda p, rank: train(p, rank, 2, types=types[rank])):
         assert isinstance(error, Disagreement)
         assert set(error.facts) == {"sections"}
-    assert all(np.array_equal(a, b) for a, b in zip(before, weights(programs[1]), strict=True))
+    assert same(before, trained(programs[1]))
 
 
 def test_setting_tensors_gives_all_the_values_of_rank_0(folder):
@@ -378,7 +340,8 @@ def test_loading_gives_all_the_weights_and_buffers_of_rank_0(folder):
 
     assert together(programs, reload) == [None, None]
     for program in programs:
-        assert all((values == 1.0).all() for values in weights(program))
+        weights = trained(program, (Role.WEIGHT,))
+        assert weights and all((values == 1.0).all() for values in weights.values())
         assert (program.read("deep__scale") == 1.0).all()
 
 
@@ -399,9 +362,7 @@ def test_a_failed_reduction_names_step_and_bucket(folder):
 
 
 def test_after_a_failure_runs_are_refused(folder):
-    program = loaded(folder)
-    job = job_of(InProcess(Hub(2), 0, deadline=0.1))
-    program.join(Replicas(program.device, "normal", job))
+    program = one_of_two(loaded(folder), "normal", deadline=0.1)
     with pytest.raises(DataParallelError, match="rank 1"):
         train(program, 0, 2)
     with pytest.raises(DataParallelError, match="failed before"):

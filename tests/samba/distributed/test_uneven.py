@@ -64,17 +64,11 @@ def test_both_ranks_say_who_has_ended(pef):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "jax"])
 @pytest.mark.parametrize("what", TOLD)
 @pytest.mark.parametrize("mode", MODES)
-def test_every_end(pef, mode, what):
-    check(train(pef, mode, what, "torch"), *TOLD[what])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", TOLD)
-@pytest.mark.parametrize("mode", MODES)
-def test_every_end_with_the_jax_engine(pef, mode, what):
-    check(train(pef, mode, what, "jax"), *TOLD[what])
+def test_every_end(pef, mode, what, engine):
+    check(train(pef, mode, what, engine), *TOLD[what])
 
 
 def compare(folder: Path, engine: str, counts: str, combinations: list[str]) -> None:

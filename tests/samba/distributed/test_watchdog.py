@@ -137,19 +137,15 @@ def check(ended: list[Ended], fault: str, bad: int) -> None:
         assert f"rank {bad}" in end.err, f"rank {rank} does not name rank {bad}:\n{end.err}"
 
 
-@pytest.mark.parametrize(
-    ("fault", "bad", "place"),
-    [("kill", 1, "reduce"), pytest.param("raise", 0, "forward", marks=pytest.mark.slow)],
-)
+QUICK = ("kill", 1, "reduce")
+EVERY = [
+    pytest.param(*case, marks=() if case == QUICK else pytest.mark.slow)
+    for case in itertools.product(FAULTS, (0, 1), PLACES)
+]
+
+
+@pytest.mark.parametrize(("fault", "bad", "place"), EVERY)
 def test_survivors_name_the_bad_rank(pef, tmp_path, fault, bad, place):
-    check(train(pef, tmp_path, f"{fault}:{bad}:{place}"), fault, bad)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("bad", [0, 1])
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault(pef, tmp_path, fault, bad, place):
     check(train(pef, tmp_path, f"{fault}:{bad}:{place}"), fault, bad)
 
 

@@ -1,4 +1,4 @@
-"""Programs with several buckets, for data parallel tests."""
+"""Programs with several buckets, for data parallel tests, and what replicas of them do."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import samba
+from emulator.replicas.comm.inprocess import run_ranks
+from emulator.replicas.comm.protocol import Communicator
+from pef_schema.program import Role
 from samba.distributed.bagua import QAdamOptimizer
+from samba.distributed.job import Job
+from samba.distributed.replicas import Replicas
 from samba.session.loaded import Loaded
-from tests.samba.worlds import Scene, Tensors, World
+from samba.session.request import RunRequest
+from tests.samba.worlds import Scene, Tensors, World, named
 
 BATCH = 8
 """Samples of one replica."""
@@ -50,6 +57,11 @@ def batch(samples: int, step: int = 0) -> Tensors:
 def part_of(tensors: Tensors, rank: int, size: int) -> Tensors:
     """The samples of one replica: every ``size``-th, as a ``DistributedSampler`` deals them."""
     return {name: t[rank::size].contiguous() for name, t in tensors.items()}
+
+
+def share_of(job: Job, step: int = 0) -> tuple[samba.SambaTensor, ...]:
+    """The inputs of one replica in a step."""
+    return named(part_of(batch(BATCH * job.size, step), job.rank, job.size))
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
@@ -94,7 +106,78 @@ def compiled(folder: Path, optimizer: str = "sgd", *, data_parallel: bool = True
 
 def loaded(folder: Path, optimizer: str = "sgd", **keywords: Any) -> Loaded:
     """A program loaded by itself."""
-    compiled(folder, optimizer, **keywords).trace()
+    return loaded_of(compiled(folder, optimizer, **keywords))
+
+
+def loaded_of(scene: Scene) -> Loaded:
+    """The program of a scene, loaded by itself."""
+    scene.trace()
     found = samba.session._slot.loaded
     assert found is not None
     return found
+
+
+def newly_loaded(of: World, folder: Path) -> Loaded:
+    """The program of a world, which is compiled before."""
+    scene = of.build()
+    scene.compile(folder)
+    return loaded_of(scene)
+
+
+# -- replicas in threads ---------------------------------------------------------------
+
+
+def job_of(communicator: Communicator) -> Job:
+    return Job(communicator, None, communicator)
+
+
+def together(
+    programs: list[Loaded], work: Callable[[Loaded, int], Any], mode: str | None = "normal"
+) -> list[Any]:
+    """Do something with several programs as the replicas of a job; what they return or raise."""
+
+    def one(communicator: Communicator) -> Any:
+        program = programs[communicator.rank]
+        program.join(Replicas(program.device, mode, job_of(communicator)))
+        return work(program, communicator.rank)
+
+    return run_ranks(len(programs), one, deadline=20)
+
+
+def run_step(
+    program: Loaded,
+    tensors: Tensors,
+    *,
+    types: tuple[str, ...] = (),
+    data_parallel: bool = True,
+    reduce_on_rdu: bool = True,
+    mode: str | None = None,
+    hyperparameters: dict[str, float] | None = None,
+) -> None:
+    """Run a program as ``session.run`` does."""
+    mode = mode or program.replicas.mode or "normal"
+    wish = program.replicas.wish(data_parallel, reduce_on_rdu, mode)
+    sections = (types, (), None, None)
+    assert program.only is not None
+    program.only.run(
+        RunRequest(named(tensors), (), hyperparameters or {}, sections, None, True, wish)
+    )
+
+
+def trained(
+    program: Loaded, roles: tuple[Role, ...] = (Role.WEIGHT, Role.OPTIMIZER_STATE)
+) -> dict[str, np.ndarray]:
+    """Weights and optimizer states on the device of a program."""
+    return {
+        region.name: program.device.read(number)
+        for number, region in enumerate(program.program.regions)
+        if region.role in roles and program.device.pool.buffers[number] is not None
+    }
+
+
+def same(first: dict[str, np.ndarray], *others: dict[str, np.ndarray]) -> bool:
+    """Whether others have the same arrays under the same names."""
+    return all(
+        first.keys() == other.keys() and all(np.array_equal(first[n], other[n]) for n in first)
+        for other in others
+    )

@@ -93,10 +93,8 @@ def train(
     optim = make(list(net.parameters()))
     bagua.with_bagua(net, [optim], algorithm)
     history = []
-    for step in range(steps):
-        optim.zero_grad()
-        loss_of(net, sample(world.rank, step)).backward()
-        optim.step()
+    for number in range(steps):
+        step(net, optim, sample(world.rank, number))
         history.append(weights(net))
     return history
 

@@ -8,18 +8,13 @@ from typing import Any
 
 import torch
 
-from emulator.replicas.comm.inprocess import run_ranks
-from emulator.replicas.comm.protocol import Communicator
 from samba.distributed import bagua
 from samba.distributed.bagua.session import AlgorithmTrainer, attach
 from samba.distributed.bagua.training import trained_model_of
-from samba.distributed.job import Job
-from samba.distributed.replicas import Replicas
 from samba.session.loaded import Loaded
-from samba.session.request import RunRequest
+from tests.samba.distributed import worlds
 from tests.samba.distributed.bagua.ranks import on_ranks
-from tests.samba.distributed.worlds import BATCH, batch, loaded, part_of, world
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import BATCH, batch, loaded, part_of, run_step, world
 
 CLOSE = 2**-22
 """After some steps on a device and in torch: each rounds weights below 0.5 by 2**-26 at most, on
@@ -32,27 +27,20 @@ Make = Callable[[Any], bagua.Algorithm]
 def together(programs: list[Loaded], work: Callable[[Loaded, int], Any]) -> list[Any]:
     """Do something with several programs as the replicas of a job; raises what a rank raises."""
 
-    def one(communicator: Communicator) -> Any:
-        program = programs[communicator.rank]
-        job = Job(communicator, None, communicator)
-        program.join(Replicas(program.device, "normal", job))
-        with bagua.use_communicator(communicator, [range(len(programs))]):
-            return work(program, communicator.rank)
+    def one(program: Loaded, rank: int) -> Any:
+        with bagua.use_communicator(program.replicas._job.data, [range(len(programs))]):
+            return work(program, rank)
 
-    results = run_ranks(len(programs), one, deadline=20)
+    results = worlds.together(programs, one)
     for result in results:
         if isinstance(result, BaseException):
             raise result
     return results
 
 
-def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> None:
+def run(program: Loaded, rank: int, size: int, step: int, types: tuple[str, ...] = ()) -> None:
     """One step as ``session.run`` does it."""
-    mine = part_of(batch(BATCH * size, step), rank, size)
-    wish = program.replicas.wish(True, True, "normal")
-    assert program.only is not None
-    sections = (types, (), None, None)
-    program.only.run(RunRequest(named(mine), (), {}, sections, None, True, wish))
+    run_step(program, part_of(batch(BATCH * size, step), rank, size), types=types)
 
 
 def weights(program: Loaded) -> torch.Tensor:
@@ -117,7 +105,7 @@ def on_device(
         attach(program, make(optim))
         history = []
         for step in range(steps):
-            for types in ("fwd", "bckwd", "reduce", "opt") if by_section else ((),):
+            for types in (("fwd",), ("bckwd",), ("reduce",), ("opt",)) if by_section else ((),):
                 run(program, rank, size, step, types)
             average(trainer_of(program).trained, step)
             history.append(weights(program))

@@ -21,6 +21,7 @@ from tests.samba.distributed.bagua.ranks import (
     on_ranks,
     put,
     sample,
+    step,
     train,
     weights,
 )
@@ -57,8 +58,8 @@ def test_bytegrad(size):
     results = on_ranks(size, work)
     assert all(r.equal(results[0]) for r in results)
     net = model(seed=0)
-    for step in range(3):
-        descend(net, compressed_mean([gradient(net, sample(r, step)) for r in range(size)]))
+    for number in range(3):
+        descend(net, compressed_mean([gradient(net, sample(r, number)) for r in range(size)]))
     assert results[0].equal(weights(net))
 
 
@@ -72,8 +73,8 @@ def test_bytegrad_of_one_host(size):
     results = on_ranks(size, work, nodes=[range(size)])
     assert all(r.equal(results[0]) for r in results)
     net = model(seed=0)
-    for step in range(3):
-        mean = sum(gradient(net, sample(r, step)) for r in range(size)) / size
+    for number in range(3):
+        mean = sum(gradient(net, sample(r, number)) for r in range(size)) / size
         sent = both_ways([padded(reversed_parameters(mean), size)])
         descend(net, forward_parameters(sent))
     assert results[0].equal(weights(net))
@@ -100,11 +101,9 @@ def test_qadam_warms_up_as_adam(decay):
         bagua.QAdamOptimizer(nets[0].parameters(), lr=0.01, warmup_steps=60, weight_decay=decay),
         torch.optim.Adam(nets[1].parameters(), lr=0.01, weight_decay=decay, foreach=False),
     ]
-    for step in range(50):
+    for number in range(50):
         for net, optimizer in zip(nets, optimizers, strict=True):
-            optimizer.zero_grad()
-            loss_of(net, sample(0, step)).backward()
-            optimizer.step()
+            step(net, optimizer, sample(0, number))
         assert weights(nets[0]).equal(weights(nets[1]))
 
 
@@ -113,19 +112,12 @@ def test_qadam():
     size, warm, b1, b2, decay = 2, 3, 0.9, 0.999, 0.1
 
     def work(world):
-        made = []
-
-        def optimizer(ps):
-            made.append(bagua.QAdamOptimizer(ps, lr=0.05, warmup_steps=warm, weight_decay=decay))
-            return made[0]
-
         net = model(world.rank)
-        optim = optimizer(list(net.parameters()))
+        settings = {"lr": 0.05, "warmup_steps": warm, "weight_decay": decay}
+        optim = bagua.QAdamOptimizer(net.parameters(), **settings)
         bagua.with_bagua(net, [optim], bagua.QAdamAlgorithm(optim, hierarchical=False))
-        for step in range(6):
-            optim.zero_grad()
-            loss_of(net, sample(world.rank, step)).backward()
-            optim.step()
+        for number in range(6):
+            step(net, optim, sample(world.rank, number))
         return weights(net)
 
     results = on_ranks(size, work, nodes=[range(size)])
@@ -166,15 +158,15 @@ def test_decentralized(mode, interval):
     results = on_ranks(size, work)
     nets = [model(0) for _ in range(size)]
     meetings = 0
-    for step in range(5):
+    for number in range(5):
         before = [weights(n) for n in nets]
-        grads = [gradient(n, sample(r, step)) for r, n in enumerate(nets)]
+        grads = [gradient(n, sample(r, number)) for r, n in enumerate(nets)]
         for r, net in enumerate(nets):
             group = [r]
-            if step % interval == 0:
+            if number % interval == 0:
                 group = [*range(size)] if mode == "all" else [r, shift_one_peer(r, size, meetings)]
             descend(put(net, sum(before[p] for p in group) / len(group)), grads[r])
-        meetings += step % interval == 0
+        meetings += number % interval == 0
     for result, net in zip(results, nets, strict=True):
         assert result.equal(weights(net))
     assert not results[0].equal(results[1])
@@ -187,10 +179,8 @@ def test_low_precision_decentralized(size):
         optim = torch.optim.SGD(net.parameters(), lr=LR)
         algorithm = bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False)
         bagua.with_bagua(net, [optim], algorithm)
-        for step in range(4):
-            optim.zero_grad()
-            loss_of(net, sample(world.rank, step)).backward()
-            optim.step()
+        for number in range(4):
+            step(net, optim, sample(world.rank, number))
         return [t.clone() for t in algorithm.replicas[0]], weights(net)
 
     results = on_ranks(size, work)
@@ -200,11 +190,11 @@ def test_low_precision_decentralized(size):
         assert right.equal(results[(r + 1) % size][0][0])
     known = [padded(weights(model(0)), size) for _ in range(size)]
     net = model(0)
-    for step in range(4):
+    for number in range(4):
         changes = []
         for r, w in enumerate(known):
             put(net, w)
-            x = w.add(padded(gradient(net, sample(r, step)), size), alpha=-LR)
+            x = w.add(padded(gradient(net, sample(r, number)), size), alpha=-LR)
             changes.append(lossy(x + known[r - 1] / 3 + known[(r + 1) % size] / 3 - w * (5 / 3)))
         known = [w + c for w, c in zip(known, changes, strict=True)]
     for (_, now), w in zip(results, known, strict=True):
@@ -235,13 +225,13 @@ def test_decentralized_in_hosts(mode):
 
     results = on_ranks(4, work, nodes=[[0, 1], [2, 3]])
     nets = [model(0) for _ in range(4)]
-    for step in range(2):
+    for number in range(2):
         before = [weights(n) for n in nets]
         hosts = [(before[0] + before[1]) / 2, (before[2] + before[3]) / 2]
         for rank, net in enumerate(nets):
-            grad = gradient(net, sample(rank, step))
+            grad = gradient(net, sample(rank, number))
             descend(put(net, (hosts[0] + hosts[1]) / 2), grad)
-            assert results[rank][step].equal(weights(net))
+            assert results[rank][number].equal(weights(net))
 
 
 @pytest.mark.parametrize("nodes", [[[0, 1]], [[0, 1], [2, 3], [4]]])
@@ -345,10 +335,8 @@ def test_algorithms_can_be_exchanged():
             bagua.with_bagua(net, [optim], algorithm)
             assert trained_model_of(net).algorithm is algorithm
             assert net.bagua_module_name == trained_model_of(net).module_name
-            for step in range(2):
-                optim.zero_grad()
-                loss_of(net, sample(world.rank, step)).backward()
-                optim.step()
+            for number in range(2):
+                step(net, optim, sample(world.rank, number))
         return weights(net)
 
     first, second = on_ranks(2, work)

@@ -143,12 +143,6 @@ def test_getter_is_called_each_time(tensor):
     assert (backend.num_elements(), backend.dtype()) == (5, "bf16")
 
 
-@covers("bagua.BaguaTensor.bagua_getter_closure")
-def test_getter_default_is_the_tensor(tensor):
-    bagua.ensure_bagua_tensor(tensor, "t")
-    assert bagua.bagua_getter_closure(tensor) is tensor
-
-
 @covers("bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)")
 def test_the_gradient_that_a_getter_gives_is_used_when_there_is_one(parameter):
     p = bagua.ensure_bagua_tensor(parameter, "p", getter_closure=grad_getter)

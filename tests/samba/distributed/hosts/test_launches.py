@@ -30,31 +30,32 @@ SECONDS = 240
 ENV = {"CCL_TIMEOUT": "60"}
 
 
-@pytest.mark.parametrize("address", ["10.77.0.1", "fd00::1", "host0"])
-def test_a_launcher_on_each_host(net, folder, tmp_path, wanted, address):
-    run = copied(folder, tmp_path)
+def launched(net, run: Path, address: str, **env: str) -> None:
+    """Train under a launcher on each host; all ends well."""
     started = [
-        start(host, f"launch{host.number}", launch(host.number, address, *training(run)), **ENV)
+        start(
+            host,
+            f"launch{host.number}",
+            launch(host.number, address, *training(run)),
+            **ENV,
+            **env,
+        )
         for host in net.hosts
     ]
     all_well(ends(started, seconds=SECONDS), net)
+
+
+@pytest.mark.parametrize("address", ["10.77.0.1", "fd00::1", "host0"])
+def test_a_launcher_on_each_host(net, folder, tmp_path, wanted, address):
+    run = copied(folder, tmp_path)
+    launched(net, run, address)
     same_bits(states(run), wanted)
     assert net.hub.frames > 0
 
 
 def test_the_jax_engine_over_ipv6(net, folder, tmp_path):
     run = copied(folder, tmp_path)
-    started = [
-        start(
-            host,
-            f"launch{host.number}",
-            launch(host.number, "fd00::1", *training(run)),
-            SN_DP_ENGINE="jax",
-            **ENV,
-        )
-        for host in net.hosts
-    ]
-    all_well(ends(started, seconds=SECONDS), net)
+    launched(net, run, "fd00::1", SN_DP_ENGINE="jax")
     found = states(run, engine="jax")
     same_bits(found, [found[0]] * len(found))
 
@@ -165,11 +166,7 @@ QUALITIES = {
 def test_a_bad_network_changes_no_bit(net, folder, tmp_path, wanted, quality):
     net.hub.quality = QUALITIES[quality]
     run = copied(folder, tmp_path)
-    started = [
-        start(host, f"launch{host.number}", launch(host.number, "host0", *training(run)), **ENV)
-        for host in net.hosts
-    ]
-    all_well(ends(started, seconds=SECONDS), net)
+    launched(net, run, "host0")
     same_bits(states(run), wanted)
     assert net.hub.lost > 0 or quality != "1 % loss"
 

@@ -41,23 +41,35 @@ THERE = {0: (2, 3), 1: (2, 3), 2: (0, 1), 3: (0, 1)}
 """The ranks on the other host."""
 
 
-def paced(net: Network, run: Path, *arguments: str, host: str = "10.77.0.1") -> list[Started]:
-    """Four replicas that halt before a step, two on each host."""
-    command = [*worker("paced"), str(run), *arguments]
-    return [
+def paced(net: Network, folder: Path, to: Path, *slow: str) -> tuple[Path, list[Started]]:
+    """Four replicas, two on each host, that are about to make the step in which something happens.
+
+    Args:
+        net: The hosts.
+        folder: Where their PEF is.
+        to: Where they may save.
+        slow: A rank, and how many seconds it takes in that step.
+
+    Returns:
+        Where they save, and whence they go on once there is a file ``go``; and the replicas.
+    """
+    run = copied(folder, to)
+    started = [
         start(
             net.hosts[rank // PER_HOST],
             f"rank{rank}",
-            command,
-            **by_hand(net, rank, host),
+            [*worker("paced"), str(run), *slow],
+            **by_hand(net, rank, "10.77.0.1"),
             CCL_TIMEOUT=str(DEADLINE),
         )
         for rank in range(SIZE)
     ]
+    halted(run, started)
+    return run, started
 
 
 def halted(run: Path, started: Sequence[Started]) -> None:
-    """Wait until all replicas are about to make the step in which something happens."""
+    """Wait until all replicas halt."""
     wait_for([run / f"halt{rank}" for rank in range(SIZE)], started)
 
 
@@ -87,9 +99,7 @@ def blames(ended: Sequence[Ended], others: Mapping[int, Sequence[int]], *, since
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_host_vanishes(net, folder, tmp_path, number):
     """No packet says so. Host 0 has the store at which they met."""
-    run = copied(folder, tmp_path)
-    started = paced(net, run)
-    halted(run, started)
+    run, started = paced(net, folder, tmp_path)
     net.vanish(number)
     (run / "go").touch()
     since = time.monotonic()
@@ -119,9 +129,7 @@ def test_a_host_vanishes_under_launchers(net, folder, tmp_path):
 
 
 def test_a_partition_heals_before_the_deadline(net, folder, tmp_path, wanted):
-    run = copied(folder, tmp_path)
-    started = paced(net, run)
-    halted(run, started)
+    run, started = paced(net, folder, tmp_path)
     net.hub.quality = Quality(cut=True)
     (run / "go").touch()
     time.sleep(DEADLINE / 3)
@@ -132,9 +140,7 @@ def test_a_partition_heals_before_the_deadline(net, folder, tmp_path, wanted):
 
 
 def test_a_partition_heals_after_the_deadline(net, folder, tmp_path):
-    run = copied(folder, tmp_path)
-    started = paced(net, run)
-    halted(run, started)
+    run, started = paced(net, folder, tmp_path)
     net.hub.quality = Quality(cut=True)
     (run / "go").touch()
     since = time.monotonic()
@@ -145,17 +151,14 @@ def test_a_partition_heals_after_the_deadline(net, folder, tmp_path):
 
 
 def test_a_slow_replica_is_waited_for(net, folder, tmp_path, wanted):
-    run = copied(folder, tmp_path)
-    started = paced(net, run, "3", str(DEADLINE / 2))
+    run, started = paced(net, folder, tmp_path, "3", str(DEADLINE / 2))
     (run / "go").touch()
     all_well(ends(started, seconds=SECONDS), net)
     same_bits(states(run), wanted)
 
 
 def test_a_replica_beyond_the_deadline_is_named(net, folder, tmp_path):
-    run = copied(folder, tmp_path)
-    started = paced(net, run, "3", str(3 * DEADLINE))
-    halted(run, started)
+    run, started = paced(net, folder, tmp_path, "3", str(3 * DEADLINE))
     (run / "go").touch()
     since = time.monotonic()
     ended = ends(started, seconds=SECONDS)
@@ -166,9 +169,17 @@ def test_a_replica_beyond_the_deadline_is_named(net, folder, tmp_path):
 
 
 def joining(
-    net: Network, run: Path, ranks: Sequence[int], host: str = "10.77.0.1", **own: dict[str, str]
-) -> tuple[list[Ended], float]:
-    """Replicas that are to fail before they train; ``own`` has variables of ``rankN``."""
+    net: Network,
+    run: Path,
+    *wanted: str,
+    ranks: Sequence[int] = range(4),
+    host: str = "10.77.0.1",
+    **own: dict[str, str],
+) -> list[Ended]:
+    """Replicas that fail before they train, each by an error that says one of some things.
+
+    ``own`` has variables of ``rankN``.
+    """
     since = time.monotonic()
     started = [
         start(
@@ -185,7 +196,9 @@ def joining(
     ]
     ended = ends(started, seconds=SECONDS)
     nothing_left(net)
-    return ended, since
+    for end in ended:
+        failed(end, *wanted, since=since, within=JOINING)
+    return ended
 
 
 TO_START = 60
@@ -194,54 +207,37 @@ JOINING = TO_START + DEADLINE + TO_SAY_SO
 
 
 def test_a_wrong_world_size(net, folder, tmp_path):
+    said = "Give all of them the same number of replicas"
     wrong = {"WORLD_SIZE": "5"}
-    ended, since = joining(net, copied(folder, tmp_path), range(SIZE), rank3=wrong)
-    for end in ended:
-        failed(end, "Give all of them the same", "DataParallelError", since=since, within=JOINING)
-    assert any("Give all of them the same number of replicas" in end.err for end in ended)
+    ended = joining(net, copied(folder, tmp_path), said, "DataParallelError", rank3=wrong)
+    assert any(said in end.err for end in ended)
 
 
 def test_a_rank_given_twice(net, folder, tmp_path):
-    ended, since = joining(net, copied(folder, tmp_path), range(SIZE), rank3={"RANK": "2"})
-    for end in ended:
-        failed(end, "DataParallelError", since=since, within=JOINING)
+    ended = joining(net, copied(folder, tmp_path), "DataParallelError", rank3={"RANK": "2"})
     assert any("rank 2 of 4 (torch) has already joined" in end.err for end in ended)
 
 
 def test_a_host_name_that_nobody_knows(net, folder, tmp_path):
-    ended, since = joining(net, copied(folder, tmp_path), range(SIZE), "nowhere.invalid")
-    for end in ended:
-        failed(
-            end,
-            r"MASTER_ADDR=nowhere\.invalid.*cannot resolve that name",
-            since=since,
-            within=JOINING,
-        )
+    said = r"MASTER_ADDR=nowhere\.invalid.*cannot resolve that name"
+    joining(net, copied(folder, tmp_path), said, host="nowhere.invalid")
 
 
 def test_an_address_at_which_nobody_is(net, folder, tmp_path):
-    ended, since = joining(net, copied(folder, tmp_path), [2, 3], "10.77.0.9")
-    for end in ended:
-        failed(end, r"got no answer at 10\.77\.0\.9:\d+ within 12 s", since=since, within=JOINING)
+    said = r"got no answer at 10\.77\.0\.9:\d+ within 12 s"
+    joining(net, copied(folder, tmp_path), said, ranks=[2, 3], host="10.77.0.9")
 
 
 def test_a_host_that_never_starts(net, folder, tmp_path):
-    ended, since = joining(net, copied(folder, tmp_path), [0, 1])
-    for end in ended:
-        # Who waits for rank 0, which gave up a moment before, cannot ask it any more.
-        missing = r"ranks 2, 3 of 4 replicas did not come|rank 0, which served the store, is gone"
-        failed(end, missing, since=since, within=JOINING)
-    assert "ranks 2, 3 of 4 replicas did not come within 12 s" in ended[0].err
+    missing = "ranks 2, 3 of 4 replicas did not come"
+    # Who waits for rank 0, which gave up a moment before, cannot ask it any more.
+    gone = "rank 0, which served the store, is gone"
+    ended = joining(net, copied(folder, tmp_path), missing, gone, ranks=[0, 1])
+    assert f"{missing} within 12 s" in ended[0].err
 
 
 def test_an_interface_that_a_host_lacks(net, folder, tmp_path):
     lacking = {"GLOO_SOCKET_IFNAME": "ib0"}
-    ended, since = joining(net, copied(folder, tmp_path), range(SIZE), rank2=lacking)
-    failed(
-        ended[2],
-        "GLOO_SOCKET_IFNAME=ib0.*host1, has the interfaces lo",
-        since=since,
-        within=JOINING,
-    )
-    for end in ended:
-        failed(end, "DataParallelError|CannotListen", since=since, within=JOINING)
+    said = ("DataParallelError", "CannotListen")
+    ended = joining(net, copied(folder, tmp_path), *said, rank2=lacking)
+    assert re.search("GLOO_SOCKET_IFNAME=ib0.*host1, has the interfaces lo", ended[2].err)

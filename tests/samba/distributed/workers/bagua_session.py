@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import sys
 
-import samba
 from samba.distributed import bagua, job as jobs
-from tests.samba.distributed.worlds import BATCH, batch, part_of, world
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import share_of, world
 
 STEPS = 4
 
@@ -28,8 +26,7 @@ def main(pef: str, name: str) -> None:
     flat = {"hierarchical": False} if name.startswith("low") else {}
     bagua.with_session(bagua.Algorithm.init(name, **flat))
     for step in range(STEPS):
-        mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
-        samba.session.run(named(mine), scene.model.output_tensors, data_parallel=True)
+        scene.run(share_of(job, step), data_parallel=True)
     values = [x for p in scene.model.parameters() for x in p.sn_data.flatten().tolist()]
     print("weights", *(x.hex() for x in values))
 

@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from samba.distributed import bagua
 from tests.samba.distributed.bagua.ranks import (
-    loss_of,
     model,
     rounds_by_the_clock,
     sample,
@@ -46,9 +45,7 @@ def main(names: list[str]) -> None:
             algorithm = bagua.Algorithm.init(name, hierarchical=False)
         bagua.with_bagua(net, [optim], algorithm)
         for number in range(4):
-            optim.zero_grad()
-            loss_of(net, sample(rank, number)).backward()
-            optim.step()
+            step(net, optim, sample(rank, number))
         print(name, *(x.hex() for x in weights(net).tolist()))
 
 

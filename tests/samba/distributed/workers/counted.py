@@ -12,11 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import samba
 from samba.distributed import job as jobs
 from samba.distributed.gloo import TorchGloo
-from tests.samba.distributed.worlds import BATCH, batch, compiled, part_of
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import compiled, share_of
 
 _call = TorchGloo._call
 _parts: dict[str, Counter[str]] = {}
@@ -38,8 +36,7 @@ def main(folder: Path) -> None:
     scene.trace()
     for step in range(3):
         _parts[f"step {step}"] = Counter()
-        mine = named(part_of(batch(BATCH * job.size, step), job.rank, job.size))
-        samba.session.run(mine, scene.model.output_tensors, data_parallel=True)
+        scene.run(share_of(job, step), data_parallel=True)
     print(json.dumps(_parts))
 
 

@@ -22,8 +22,7 @@ import samba
 from emulator.device import Device
 from samba.distributed import job as jobs
 from samba.distributed.job import Job
-from tests.samba.distributed.worlds import BATCH, batch, part_of, world
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import share_of, world
 
 STEPS = 6
 AT = 4
@@ -80,14 +79,8 @@ def main(pef: str, folder: Path, fault: str) -> None:
     scene.trace(data_parallel_mode="inorder")
     for step in range(1, STEPS + 1):
         at(step, "step")
-        mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
-        samba.session.run(
-            named(mine),
-            scene.model.output_tensors,
-            data_parallel=True,
-            reduce_on_rdu=True,
-            data_parallel_mode="inorder",
-        )
+        how = {"reduce_on_rdu": True, "data_parallel_mode": "inorder"}
+        scene.run(share_of(job, step), data_parallel=True, **how)
         if step % 2 == 0:
             if job.rank == 0:
                 samba.session.to_cpu(scene.model)

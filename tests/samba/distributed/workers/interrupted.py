@@ -23,9 +23,9 @@ import samba
 from emulator.replicas.comm.errors import StepAbandoned
 from samba.distributed import bagua, job as jobs
 from samba.distributed.job import Job
-from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
+from tests.samba.distributed.worlds import compiled, share_of, state_of
 from tests.samba.session.interrupts import Storm, deleted
-from tests.samba.worlds import Scene, Tensors, named, sharing_executables
+from tests.samba.worlds import Tensors, sharing_executables
 
 
 class Replica:
@@ -41,8 +41,7 @@ class Replica:
         samba.session.reset()
         mode, _, on_device = combination.partition(":")
         algorithm = None if on_device else bagua.Algorithm.init(mode)
-        self.scene: Scene = world("sgd").build()
-        self.scene.pef = str(folder / self.scene.world.name / f"{self.scene.world.name}.pef")
+        self.scene = compiled(folder)
         self._how: dict[str, Any] = {
             "data_parallel": True,
             "reduce_on_rdu": on_device == "1",
@@ -55,8 +54,8 @@ class Replica:
 
     def step(self, number: int) -> None:
         """One step."""
-        mine = part_of(batch(BATCH * self._job.size, number), self._job.rank, self._job.size)
-        samba.session.run(named(mine), self.scene.model.output_tensors, **self._how)
+        outputs = self.scene.model.output_tensors
+        samba.session.run(share_of(self._job, number), outputs, **self._how)
 
     def state(self) -> Tensors:
         """Weights, buffers and optimizer state on the device."""

@@ -16,16 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 import samba
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import BATCH, batch, state_of, world
+from tests.samba.distributed.worlds import BATCH, batch, compiled, state_of
 from tests.samba.worlds import Scene, named, sharing_executables
 
 
 def ours(scene: Scene, rank: int, count: int, mode: str, on_device: bool, by_initial: bool) -> None:
     with samba.session.join(divide_by_initial_world_size=by_initial):
         for step in range(count):
-            samba.session.run(
+            scene.run(
                 named(batch(BATCH, 10 * rank + step)),
-                scene.model.output_tensors,
                 data_parallel=True,
                 reduce_on_rdu=on_device,
                 data_parallel_mode=mode,
@@ -48,8 +47,7 @@ def main(folder: Path, counts: list[int], combinations: list[str]) -> None:
     for combination in combinations:
         optimizer, mode, on_device, by_initial = combination.split(":")
         samba.session.reset()
-        scene = world(optimizer).build()
-        scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
+        scene = compiled(folder, optimizer)
         scene.trace(data_parallel_mode=mode)
         count = counts[job.rank]
         ours(scene, job.rank, count, mode, on_device == "1", by_initial == "1")

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import torch
 
-import samba
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
-from tests.samba.worlds import named, sharing_executables
+from tests.samba.distributed.worlds import compiled, share_of, state_of
+from tests.samba.worlds import sharing_executables
 
 STEPS = 4
 HALT = 2
@@ -28,8 +27,7 @@ _PATIENCE = 120
 def main(folder: Path, slow: int, seconds: float) -> None:
     job = jobs.start()
     assert job is not None
-    scene = world("sgd").build()
-    scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
+    scene = compiled(folder)
     scene.trace(data_parallel_mode="inorder")
     for step in range(STEPS):
         if step == HALT:
@@ -39,14 +37,8 @@ def main(folder: Path, slow: int, seconds: float) -> None:
                 time.sleep(0.02)
             if job.rank == slow:
                 time.sleep(seconds)
-        mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
-        samba.session.run(
-            named(mine),
-            scene.model.output_tensors,
-            data_parallel=True,
-            reduce_on_rdu=True,
-            data_parallel_mode="inorder",
-        )
+        how = {"reduce_on_rdu": True, "data_parallel_mode": "inorder"}
+        scene.run(share_of(job, step), data_parallel=True, **how)
     torch.save(state_of(scene), folder / f"sgd-inorder-1-torch-{job.size}-{job.rank}.pt")
 
 

@@ -17,8 +17,7 @@ import torch.distributed as dist
 
 import samba
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import share_of, state_of, world
 
 STEPS = 10
 EVERY = 3
@@ -41,8 +40,7 @@ def main(pef: str, folder: Path, cut: int) -> None:
     for step in range(done + 1, STEPS + 1):
         if step == cut and job.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
-        samba.session.run(named(mine), (), data_parallel=True)
+        samba.session.run(share_of(job, step), (), data_parallel=True)
         if step % EVERY == 0:
             if job.rank == 0:
                 samba.session.to_cpu(scene.model, [scene.optimizer])

@@ -65,13 +65,8 @@ def seconds(job: jobs.Job, scene: Scene, width: int, mode: str, steps: int) -> f
     job.together("measuring", lambda control: control.barrier())
     start = time.perf_counter()
     for _ in range(steps):
-        samba.session.run(
-            named(inputs(width)),
-            (),
-            data_parallel=True,
-            reduce_on_rdu=True,
-            data_parallel_mode=mode,
-        )
+        how = {"reduce_on_rdu": True, "data_parallel_mode": mode}
+        samba.session.run(named(inputs(width)), (), data_parallel=True, **how)
     return (time.perf_counter() - start) / steps
 
 

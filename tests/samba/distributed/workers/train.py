@@ -12,8 +12,8 @@ import torch
 
 import samba
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
-from tests.samba.worlds import named, sharing_executables
+from tests.samba.distributed.worlds import compiled, share_of, state_of
+from tests.samba.worlds import sharing_executables
 
 
 def main(folder: Path, steps: int, combinations: list[str]) -> None:
@@ -22,17 +22,14 @@ def main(folder: Path, steps: int, combinations: list[str]) -> None:
     for combination in combinations:
         optimizer, mode, on_device = combination.split(":")
         samba.session.reset()
-        scene = world(optimizer).build()
-        scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
+        scene = compiled(folder, optimizer)
         if job.rank:  # rank 0's values are to hold
             for tensor in [*scene.model.parameters(), *scene.model.buffers()]:
                 tensor.data.add_(1.0)
         scene.trace(data_parallel_mode=mode)
         for step in range(steps):
-            mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
-            samba.session.run(
-                named(mine),
-                scene.model.output_tensors,
+            scene.run(
+                share_of(job, step),
                 data_parallel=True,
                 reduce_on_rdu=on_device == "1",
                 data_parallel_mode=mode,

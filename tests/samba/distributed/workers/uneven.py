@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 import samba
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import BATCH, batch, part_of, world
-from tests.samba.worlds import named
+from tests.samba.distributed.worlds import share_of, world
 
 FEW, MANY = 3, 5
 
@@ -28,14 +27,8 @@ def main(pef: str, mode: str, what: str) -> None:
     scene.trace(data_parallel_mode=mode)
     for epoch in range(2 if what == "epoch" else 1):
         for step in range(FEW if job.rank == 1 else MANY):
-            mine = part_of(batch(BATCH * job.size, 10 * epoch + step), job.rank, job.size)
-            samba.session.run(
-                named(mine),
-                scene.model.output_tensors,
-                data_parallel=True,
-                reduce_on_rdu=True,
-                data_parallel_mode=mode,
-            )
+            how = {"reduce_on_rdu": True, "data_parallel_mode": mode}
+            scene.run(share_of(job, 10 * epoch + step), data_parallel=True, **how)
         samba.session.to_cpu(scene.model)
         if what == "barrier":
             dist.barrier()
