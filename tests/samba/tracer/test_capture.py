@@ -182,27 +182,7 @@ def test_inference_traces_in_evaluation_mode_and_restores_it() -> None:
     assert model.training and model[1].training and not model[0].training
 
 
-def test_all_unsupported_ops_are_named_at_once_with_lines() -> None:
-    class Exotic(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            a = torch.linalg.eigvals(x).real
-            b = torch.linalg.ldl_factor(x)[0]
-            return a.sum() + b.sum() + torch.linalg.ldl_factor(x)[0].mean()
-
-    with pytest.raises(UnsupportedOps) as info:
-        trace(Exotic(), (torch.randn(3, 3),))
-    error = info.value
-    names = [op.name for op in error.ops]
-    assert any("eig" in n for n in names)
-    assert any("ldl" in n for n in names)
-    text = str(error)
-    assert f"{len(names)} operation(s) have no lowering" in text
-    assert text.count(f"{__file__}:") >= 2
-    counted = {op.name: op.count for op in error.ops}
-    assert max(counted.values()) >= 2
-
-
-def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
+def test_five_unsupported_operations_are_one_error_with_all_their_lines() -> None:
     class Five(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             a = torch.linalg.ldl_factor_ex(x)[0].sum()
@@ -210,7 +190,7 @@ def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
             c = torch.masked_select(x, x > 0).sum()
             d = torch.unique(x).sum()
             e = torch.nonzero(x).sum()
-            return a + b + c + d + e + x.exp().sum()
+            return a + b + c + d + e + torch.linalg.ldl_factor_ex(x.exp())[0].sum()
 
     with pytest.raises(UnsupportedOps) as info:
         trace(Five(), (torch.randn(3, 3),))
@@ -225,10 +205,11 @@ def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
     }
     assert lines.keys() == expected.keys()
     for name, text in expected.items():
-        number = first + next(i for i, line in enumerate(source) if f".{text}(" in line)
-        assert lines[name] == (f"{__file__}:{number}",)
-        assert f"{__file__}:{number}" in str(info.value)
-    assert "5 operation(s)" in str(info.value)
+        numbers = [first + i for i, line in enumerate(source) if f".{text}(" in line]
+        assert lines[name] == tuple(f"{__file__}:{number}" for number in numbers)
+        assert all(line in str(info.value) for line in lines[name])
+    assert [op.count for op in info.value.ops if "ldl" in op.name] == [2]
+    assert "5 operation(s) have no lowering" in str(info.value)
 
 
 @pytest.mark.parametrize(
@@ -257,20 +238,6 @@ def test_bytes_that_torch_interpolates_in_fixed_point_are_refused(
     assert line_of(__file__, "resizes") in str(caught.value)
     trace(Resized((5, 7)), (image,))  # a copy
     trace(Resized((8, 9)), (image.float(),))
-
-
-def test_branch_on_a_value_names_the_line(capfd: pytest.CaptureFixture[str]) -> None:
-    class Branch(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            if x.sum() > 0:
-                return x
-            return -x
-
-    with pytest.raises(DataDependentBranch, match="depends on the value of a tensor") as info:
-        trace(Branch(), (torch.randn(3),))
-    assert __file__ in info.value.where
-    assert "torch.where" in str(info.value)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("enforce_sorted", [True, False])
@@ -313,11 +280,6 @@ def test_shape_error_keeps_torchs_text_and_names_the_module() -> None:
     assert "The size of tensor a (12) must match the size of tensor b (14)" in text
     assert "Outer.inner" in text
     assert isinstance(info.value, RuntimeError)
-
-
-def test_a_linear_of_the_wrong_width_is_a_shape_error_too() -> None:
-    with pytest.raises(ShapeMismatch, match="shapes cannot be multiplied"):
-        trace(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), (torch.randn(2, 4),))
 
 
 def test_outputs_must_be_tensors() -> None:
@@ -399,10 +361,3 @@ def test_a_number_taken_out_of_a_tensor_is_refused() -> None:
 
     with pytest.raises(UnsupportedOps, match="takes a number out of a tensor"):
         trace(Scaled(), torch.randn(4))
-
-
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch gives jit up
-def test_a_scripted_module_is_refused_by_its_path() -> None:
-    scripted = torch.jit.trace(nn.Linear(4, 4), torch.zeros(2, 4))
-    with pytest.raises(TraceError, match=r"torch.jit has scripted or traced 1, so"):
-        trace(nn.Sequential(nn.ReLU(), scripted), torch.zeros(2, 4))

@@ -130,7 +130,10 @@ UNTRACED |= IN_PLACE
 SLOW = (
     *("the same reshape twice", "parts that are results", "a cast to the same type"),
     *("many results", "attention", "torch's own kernel", "momentum", "many arguments"),
+    *("a cast", "a product", "of the result of a module", "an index", "a constant"),
+    *("batch norm of statistics", "a counter", "of another type", "in place"),
 )
+"""Forms that ``make test-all`` tries, too: of each kind one is among the others."""
 
 
 @pytest.mark.parametrize(

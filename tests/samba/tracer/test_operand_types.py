@@ -18,6 +18,7 @@ from emulator.errors import IndexOutOfRange
 from pef_schema.errors import SambaError
 from samba import utils
 from samba.tracer.errors import DtypeMismatch, ShapeMismatch, TraceError, UnsupportedOps
+from tests.samba.worlds import named
 from tests.tracing import trace
 
 L = torch.linalg
@@ -34,7 +35,9 @@ class Calling(torch.nn.Module):
         return self.function(x)
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "kind", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     "function",
     [
@@ -120,15 +123,6 @@ def test_a_move_that_changes_a_dtype_is_refused() -> None:
 # -- tensors without elements ----------------------------------------------------------
 
 
-class _Call(torch.nn.Module):
-    def __init__(self, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.compute = compute
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.compute(x)
-
-
 _REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "largest of all": (lambda x: x.max(), "aten.max.default: max"),
     "largest of no row": (lambda x: x.max(0).values, "aten.max.dim: max"),
@@ -140,7 +134,7 @@ _REFUSED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 def test_it_is_refused_with_its_line(name: str) -> None:
     compute, text = _REFUSED[name]
     with pytest.raises(ShapeMismatch, match=r"test_operand_types.py:\d+") as caught:
-        trace(_Call(compute), (torch.zeros(0, 3),))
+        trace(Calling(compute), (torch.zeros(0, 3),))
     assert text in str(caught.value)
     with pytest.raises((RuntimeError, IndexError)):
         compute(torch.zeros(0, 3))
@@ -149,7 +143,7 @@ def test_it_is_refused_with_its_line(name: str) -> None:
 def test_what_torch_takes_is_traced_and_draws_nothing() -> None:
     before = torch.get_rng_state()
     for compute in (lambda x: x.sum(), lambda x: x.max(1).values, lambda x: x.sort(0).values):
-        assert trace(_Call(compute), (torch.zeros(0, 3),)) is not None
+        assert trace(Calling(compute), (torch.zeros(0, 3),)) is not None
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -163,15 +157,19 @@ class _Margins(torch.nn.Module):
         )
 
 
+def loaded(model: nn.Module, given: dict[str, Tensor], folder: Path) -> tuple[Any, ...]:
+    """Compile a model for inference and load it; returns its outputs."""
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(folder), "pef_name": "net"}
+    pef = samba.session.compile(model, named(given), inference=True, config_dict=config)
+    return utils.trace_graph(model, named(given), pef=pef)
+
+
 def test_margin_losses_of_no_rows_are_those_of_nothing(tmp_path: Path) -> None:
     """Torch returns memory that it has not written."""
-    rows = samba.from_torch_tensor(torch.zeros(0, 3), name="x")
-    labels = samba.from_torch_tensor(torch.zeros(0, dtype=torch.int64), name="label")
-    model = samba.from_torch_model(_Margins())
-    config = {"output_folder": str(tmp_path), "pef_name": "margins"}
-    pef = samba.session.compile(model, (rows, labels), inference=True, config_dict=config)
-    outputs = utils.trace_graph(model, (rows, labels), pef=pef)
-    found = [samba.to_torch(t) for t in samba.session.run((rows, labels), outputs)]
+    given = {"x": torch.zeros(0, 3), "label": torch.zeros(0, dtype=torch.int64)}
+    outputs = loaded(_Margins(), given, tmp_path)
+    found = [samba.to_torch(t) for t in samba.session.run(named(given), outputs)]
     torch.testing.assert_close(
         torch.stack(found), torch.tensor([torch.nan, torch.nan, 0.0, 0.0]), equal_nan=True
     )
@@ -183,7 +181,7 @@ def test_pivots_are_not_made_up() -> None:
     solve = torch.linalg.ldl_solve
     assert solve(factors, pivots, torch.zeros(3, 0)).shape == (3, 0)
     with pytest.raises(UnsupportedOps, match="linalg_ldl_solve"):
-        trace(_Call(lambda x: solve(factors, pivots, x)), (torch.zeros(3, 0),))
+        trace(Calling(lambda x: solve(factors, pivots, x)), (torch.zeros(3, 0),))
 
 
 # -- masks as indices ------------------------------------------------------------------
@@ -347,16 +345,8 @@ def test_lengths_and_labels_that_a_run_is_given_are_looked_at(tmp_path: Path) ->
         "input_lengths": torch.tensor([6, 5, 4]),
         "target_lengths": torch.tensor([2, 1, 0]),
     }
-
-    def inputs(**changed: torch.Tensor) -> tuple[samba.SambaTensor, ...]:
-        every = {**given, **changed}
-        return tuple(samba.from_torch_tensor(t, name=name) for name, t in every.items())
-
-    model = samba.from_torch_model(OfTensors())
-    config = {"output_folder": str(tmp_path), "pef_name": "ctc"}
-    pef = samba.session.compile(model, inputs(), inference=True, config_dict=config)
-    outputs = utils.trace_graph(model, inputs(), pef=pef)
-    (loss,) = samba.session.run(inputs(), outputs)
+    outputs = loaded(OfTensors(), given, tmp_path)
+    (loss,) = samba.session.run(named(given), outputs)
     torch.testing.assert_close(samba.to_torch(loss), OfTensors()(**given))
     for name, values, allowed in (
         ("targets", [5, 1, 1], "0 to 4"),
@@ -364,4 +354,4 @@ def test_lengths_and_labels_that_a_run_is_given_are_looked_at(tmp_path: Path) ->
         ("target_lengths", [4, 0, 0], "0 to 3"),
     ):
         with pytest.raises(IndexOutOfRange, match=f"input {name} holds .* it must be {allowed}"):
-            samba.session.run(inputs(**{name: torch.tensor(values)}), outputs)
+            samba.session.run(named(given | {name: torch.tensor(values)}), outputs)

@@ -16,7 +16,13 @@ from samba.tracer.capture import trace_model
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.traced import Traced
-from tests.samba.tracer.raising_steps import DIVISIONS, EMPTY, NO_GRADIENT, WITH_GRADIENT
+from tests.samba.tracer.raising_steps import (
+    DIVISIONS,
+    EMPTY,
+    NO_GRADIENT,
+    WITH_GRADIENT,
+    Steps,
+)
 
 I = torch.tensor([4, 5, -6])  # noqa: E741
 X = torch.tensor([0.5, 1.5, 2.5])
@@ -43,7 +49,11 @@ def traced(step: Callable[..., Any]) -> Traced:
     return trace_model(model, collect_inputs(model, (I, X)))
 
 
-@pytest.mark.parametrize("step", [*DIVISIONS, *EMPTY], ids=lambda step: step.__name__)
+def each(steps: Steps) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("step", steps.values(), ids=steps)
+
+
+@each(DIVISIONS | EMPTY)
 def test_what_torch_raises_for_any_data_is_refused_with_its_words(step: Callable[..., Any]) -> None:
     with pytest.raises((RuntimeError, IndexError)) as torchs:
         Net(step)(I, X)
@@ -54,7 +64,7 @@ def test_what_torch_raises_for_any_data_is_refused_with_its_words(step: Callable
     assert any(line in ours.value.where for line in (f"{__file__}:{LINE}", "raising_steps.py:"))
 
 
-@pytest.mark.parametrize("step", NO_GRADIENT, ids=lambda step: step.__name__)
+@each(NO_GRADIENT)
 def test_a_gradient_that_torch_does_not_have_is_refused(step: Callable[..., Any]) -> None:
     model = Net(step)
     with pytest.raises(RuntimeError, match="not implemented"):
@@ -67,7 +77,7 @@ def test_a_gradient_that_torch_does_not_have_is_refused(step: Callable[..., Any]
     build_program(graph, [], CompileOptions(name="net", inference=True))
 
 
-@pytest.mark.parametrize("step", WITH_GRADIENT, ids=lambda step: step.__name__)
+@each(WITH_GRADIENT)
 def test_beside_the_gradient_it_compiles(step: Callable[..., Any]) -> None:
     Net(step)(I, X).sum().backward()
     build_program(traced(step), [], CompileOptions(name="net"))

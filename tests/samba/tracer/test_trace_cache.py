@@ -125,7 +125,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 
 SLOW = (
     *("an entry of a dict", "an entry of a set", "a sign", "an attribute more"),
-    *("another constant", "another buffer"),
+    *("another constant", "another buffer", "another object", "a parameter's type", "a module"),
 )
 
 
