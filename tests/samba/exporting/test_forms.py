@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,11 +32,9 @@ from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.exporting.export_command import run
 from samba.exporting.stablehlo import section_steps, stablehlo
 from samba.utils.checkpoint import save_checkpoint
-from tests.processes import finished
 from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs
 
-ROOT = Path(__file__).parents[3]
 FEW_RUNS = {("lenet", True), ("gpt", False)}
 """Portable runs of the fast tests: one that infers and one that trains."""
 EACH = [pytest.param(n, marks=pytest.mark.slow if n == "resnet18" else ()) for n in MODELS]
@@ -370,15 +367,3 @@ def test_the_pef_is_not_written_over(
     assert run([str(path), "--format=dot", "-o", str(path)]) == 2
     assert "would replace the PEF" in told(capsys)
     assert path.read_bytes() == before
-
-
-def test_dot_and_json_need_neither_torch_nor_jax(pefs: Pefs, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('torch', 'jax', 'jaxlib'):\n    sys.modules[name] = None\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for form in ("dot", "json"):
-        command = [sys.executable, "-m", "samba", "export", pefs["gpt", False], "--format", form]
-        done = finished(command, cwd=ROOT, env=env)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout

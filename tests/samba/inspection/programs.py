@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from pef_schema import (
     Call,
@@ -25,6 +26,11 @@ from pef_schema import (
 from tests.pef_schema.samples import inference
 
 _PLAIN = {"shape": (2, 3), "dtype": DType.FLOAT32}
+_BY_NAME = {
+    *("metadata", "operations", "inside", "outside", "precision", "options"),
+    *("product_flops_by_dtype", "flops_per_second"),
+}
+"""Keys of objects whose own keys are names of the program, or of types."""
 
 
 def chain(ops: Sequence[str], *, each: int = 1) -> Program:
@@ -114,3 +120,16 @@ def two_graphs() -> Program:
         schedules=(*base.schedules, Schedule(graph=1, calls=(Call(call_id=0, section=1),))),
         mapping="section",
     )
+
+
+def keys_of(item: Any) -> set[str]:
+    """Keys of the objects in a description, but for those that are names."""
+    if isinstance(item, list):
+        return set().union(*map(keys_of, item))
+    if not isinstance(item, dict):
+        return set()
+    found = set(item)
+    for key, value in item.items():
+        if key not in _BY_NAME and (key != "hyperparameters" or isinstance(value, list)):
+            found |= keys_of(value)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pef_schema import read_pef
+from pef_schema import read_pef, write_pef
 from samba.inspection import inspect_command, memory_command
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.pages import without_sizes
 from tests.pef_schema.forge import encode_unchecked
 from tests.processes import finished
+from tests.samba.inspection.programs import two_graphs
 from tests.terminal import NAME, TEXT, foreign
 
 ROOT = Path(__file__).parents[3]
@@ -32,21 +34,41 @@ def command(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+WITHOUT = """
+import json, sys
+sys.orig_argv = ["python", "-m", "samba", "estimate"]
+sys.argv = ["-m", "estimate"]
+from samba.__main__ import main
+for words in json.loads({lines!r}):
+    print("--", *words)
+    assert main(words) == 0, words
+"""
+
+
 def test_neither_torch_nor_jax_is_needed(lenet_pef: str, tmp_path: Path) -> None:
     """In a process in which importing them fails, all forms of the commands work."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\nfor name in ('torch', 'jax', 'jaxlib'):\n    sys.modules[name] = None\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    for more in (
+    (tmp_path / "chip.toml").write_text("float32_gflops = 100.0\nbandwidth_gb_s = 20.0\n")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    lines = [
         ["inspect", lenet_pef, "--json"],
-        ["inspect", lenet_pef, "--nodes"],
         ["memory", lenet_pef],
         ["diff", lenet_pef, lenet_pef],
-    ):
-        done = finished([sys.executable, "-m", "samba", *more], cwd=ROOT, env=env)
+        ["estimate", lenet_pef, "--machine", str(tmp_path / "chip.toml")],
+        ["export", lenet_pef, "--format", "dot"],
+        ["export", lenet_pef, "--format", "json"],
+        ["report", lenet_pef, "-o", str(tmp_path / "page.html")],
+    ]
+    code = WITHOUT.format(lines=json.dumps(lines))
+    for options in (["-m", "samba", "inspect", lenet_pef, "--nodes"], ["-c", code]):
+        done = finished([sys.executable, *options], cwd=ROOT, env=env)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout and ("peak: " in done.stdout or more[0] != "memory")
+    printed = done.stdout.split("-- ")[1:]
+    assert [text.split()[0] for text in printed] == [words[0] for words in lines]
+    assert all(text.count("\n") > 1 for text in printed), done.stdout
+    assert "peak: " in printed[1]
     blocked = [sys.executable, "-c", "import torch"]
     assert "ModuleNotFoundError" in finished(blocked, cwd=ROOT, env=env).stderr
 
@@ -62,7 +84,8 @@ def test_no_command_takes_abbreviations() -> None:
     """Parsers of commands of a parser are of its class."""
     seen = 0
     for path in (p for room in ("samba", "bench", "emulator") for p in (ROOT / room).rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for call in ast.walk(ast.parse(text)) if "ArgumentParser(" in text else ():
             if not isinstance(call, ast.Call):
                 continue
             if ast.unparse(call.func) in {"argparse.ArgumentParser", "ArgumentParser"}:
@@ -121,6 +144,15 @@ def test_wrong_usage(run: Run, arguments: list[str], said: str, capsys: Printed)
         run(arguments)
     assert caught.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_unknown_graph_is_one_error(command: str, tmp_path: Path, capsys: Printed) -> None:
+    pef = str(tmp_path / "two.pef")
+    write_pef(pef, two_graphs())
+    assert COMMANDS[command]([pef, "--graph", "third"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"error: {pef}: it has no graph third. Its graphs are tiny, second.\n"
 
 
 def test_the_output_goes_to_a_file(

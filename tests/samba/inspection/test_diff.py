@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import itertools
@@ -293,11 +292,6 @@ def test_no_text_of_a_file_steers_the_terminal(
                 run([str(tmp_path / "plain.pef"), str(tmp_path / "odd.pef"), *more])
                 captured = capsys.readouterr()
                 assert not foreign(captured.out + captured.err)
-
-
-def test_copies_are_equal() -> None:
-    program = training()
-    assert levels(program, copy.deepcopy(program)) == {}
 
 
 # -- matching two lists ----------------------------------------------------------------

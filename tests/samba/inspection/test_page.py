@@ -19,6 +19,7 @@ from samba.__main__ import main
 from samba.inspection.estimate import _parser, as_dict, estimate, run
 from tests.pages import examples_of, page, without_sizes
 from tests.processes import finished
+from tests.samba.inspection.programs import keys_of
 
 PAGES = {
     "What is in a PEF, and where do two differ?": 11,
@@ -117,20 +118,8 @@ def test_every_key_of_the_data_is_on_the_page():
     program = read_pef(str(ROOT / "tests/golden/v1_training.pef"))
     machine = parsed_machine(block("toml"), "machine.toml")
     found = as_dict(program, machine, [estimate(program, 0, machine)], "time")
-
-    def keys(value):
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                yield key
-                yield from (
-                    () if key in ("flops_per_second", "product_flops_by_dtype") else keys(inner)
-                )
-        elif isinstance(value, list):
-            for inner in value:
-                yield from keys(inner)
-
     said = set(re.findall(r"`(\w+)`", PAGE))
-    assert set(keys(json.loads(json.dumps(found)))) <= said
+    assert keys_of(json.loads(json.dumps(found))) <= said
 
 
 @pytest.mark.slow

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -26,12 +24,10 @@ from samba.reporting.page import Times, page, summary
 from samba.reporting.plots import memory_plot
 from samba.reporting.report_command import BadTimes, run, section_seconds
 from samba.support.layout import bytes_text
-from tests.processes import finished
 from tests.samba.exporting.models import MODELS
 from tests.samba.inspection.programs import chain, two_graphs
 from tests.samba.worlds import MLP
 
-ROOT = Path(__file__).parents[3]
 MACHINE = """\
 name = "a machine"
 bandwidth_gb_s = 20.0
@@ -301,16 +297,6 @@ def test_the_pef_is_not_written_over_and_folders_are_no_files(
     assert run([str(tmp_path), "-o", str(tmp_path / "x.html")]) == 3
     assert own.read_bytes() == Path(pef).read_bytes()
     assert len(capsys.readouterr().err.splitlines()) == 3
-
-
-def test_neither_torch_nor_jax_is_needed(pef: str, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys\nfor name in ('torch', 'jax', 'jaxlib'):\n    sys.modules[name] = None\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "samba", "report", pef, "-o", str(tmp_path / "page.html")]
-    done = finished(command, cwd=ROOT, env=env)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # -- in a browser ------------------------------------------------------------
