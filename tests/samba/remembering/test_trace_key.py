@@ -41,41 +41,17 @@ def test_what_is_loaded_again_has_the_same_key(tmp_path: Path, key: str) -> None
 
 TEXTS = [
     ("settings.py", "DEPTH = 2", "DEPTH = 3"),
-    ("settings.py", "SCALE = 0.5", "SCALE = 0.25"),
-    ("settings.py", '"gain": 1.5', '"gain": 1.75'),
-    ("settings.py", "[0.25, 0.75]", "[0.25, 1.0]"),
     ("settings.py", "UNUSED = 3", "UNUSED = 4"),
     ("settings.py", "width = 8", "width = 8  # wide"),
-    ("settings.py", "bias: float = 0.5", "bias: float = 0.75"),
-    ("settings.py", '("a", "b")', '("a", "c")'),
-    ("settings.py", '"keep": True', '"keep": False'),
-    ("helpers.py", "SUM = 1", "SUM = 3"),
-    ("helpers.py", "factor: float = 1.25", "factor: float = 1.5"),
-    ("helpers.py", "Kind = Kind.SUM", "Kind = Kind.MEAN"),
     ("helpers.py", "factor=2.0", "factor=2.5"),
-    ("helpers.py", "shift=0.0", "shift=0.5"),
     ("helpers.py", "x * factor *", "x + factor *"),
     ("helpers.py", "x**power", "x**power + 1"),
-    ("helpers.py", "made(2)", "made(4)"),
-    ("helpers.py", "amount=0.125", "amount=0.25"),
-    ("helpers.py", "return x + amount", "return x - amount"),
     ("net.py", "FLAG = True", "FLAG = False"),
-    ("net.py", "gain = 1.0", "gain = 2.0"),
-    ("net.py", "self.rate = 0.5", "self.rate = 0.75"),
-    ("net.py", "self.gain * 2", "self.gain * 3"),
     ("net.py", "F.relu", "F.gelu"),
-    ("net.py", "BatchNorm1d(width)", "BatchNorm1d(width, eps=1e-3)"),
-    ("net.py", "nn.Linear(width, width)", "nn.Linear(width, width, bias=False)"),
-    ("net.py", "torch.ones(width)", "torch.zeros(width)"),
-    ("net.py", "torch.zeros(())", "torch.zeros((), dtype=torch.int64)"),
-    ("net.py", "made(3)", "made(5)"),
-    ("net.py", "[0, 1]", "[1, 0]"),
     ("net.py", '"gain"]', '"shift"][0]'),
-    ("net.py", "helpers.added(x)", "helpers.plus(x, 1)"),
-    ("net.py", "* self.mask", "+ self.mask"),
-    ("net.py", ").sum()", ").mean()"),
     ("net.py", "from helpers import Part, scaled", "from helpers import Part, plus as scaled"),
 ]  # fmt: skip
+"""The text of each file is part of the key: edits of each, some of as many letters as before."""
 
 
 def test_an_edit_of_a_file_is_noticed(tmp_path: Path, key: str) -> None:
