@@ -29,7 +29,7 @@ from tests.samba.distributed.bagua.sessions import (
     weights,
 )
 from tests.samba.distributed.processes import all_well, run_replicas, worker
-from tests.samba.distributed.worlds import BATCH, batch, compile_to, compiled, loaded, world
+from tests.samba.distributed.worlds import BATCH, Deep, batch, compile_to, compiled, loaded, world
 from tests.samba.worlds import Scene, named, told
 
 
@@ -309,17 +309,16 @@ def test_closures_of_regions_follow_the_device(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bytegrad", "decentralized", "low_precision_decentralized"])
-def test_two_processes(folder, name):
+@pytest.mark.parametrize("way", ["bytegrad:1", "decentralized:1", "low_precision_decentralized:0"])
+def test_two_processes(folder, way):
     """What programs in one process give, ``samba.session`` of two processes gives."""
-    pef = folder / "sgd_8_dp" / "sgd_8_dp.pef"
-    command = worker("bagua_session")
-    ended = run_replicas(2, command, str(pef), name, seconds=180, env={"OMP_NUM_THREADS": "1"})
-    all_well(ended)
-    for end, wanted in zip(ended, on_device(folder, ALGORITHMS[name], 2), strict=True):
-        line = next(x for x in end.out.splitlines() if x.startswith("weights "))
-        found = torch.tensor([float.fromhex(x) for x in line.split()[1:]])
-        assert found.equal(wanted[-1])
+    command = [*worker("train"), str(folder), "4", f"sgd:{way}"]
+    all_well(run_replicas(2, command, seconds=180, env={"OMP_NUM_THREADS": "1"}))
+    paths = [path for path, _ in Deep().named_parameters()]
+    for rank, wanted in enumerate(on_device(folder, ALGORITHMS[way.split(":")[0]], 2)):
+        file = folder / f"sgd-{way.replace(':', '-')}-torch-2-{rank}.pt"
+        found = torch.load(file, weights_only=True)
+        assert torch.cat([found[path].flatten() for path in paths]).equal(wanted[-1])
 
 
 # -- QAdam -----------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """A replica that trains every combination it is told, and saves where each ends.
 
 python -m tests.samba.distributed.workers.train FOLDER STEPS OPTIMIZER:MODE:ON_DEVICE ...
+
+In place of a mode there may be one of Bagua's algorithms, and then whether it is hierarchical.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from pathlib import Path
 import torch
 
 import samba
-from samba.distributed import job as jobs
+from samba.distributed import bagua, job as jobs
 from tests.samba.distributed.worlds import compiled, share_of, state_of
 from tests.samba.worlds import sharing_executables
+
+MODES = ("normal", "inorder", "optimal")
 
 
 def main(folder: Path, steps: int, combinations: list[str]) -> None:
@@ -26,7 +30,12 @@ def main(folder: Path, steps: int, combinations: list[str]) -> None:
         if job.rank:  # rank 0's values are to hold
             for tensor in [*scene.model.parameters(), *scene.model.buffers()]:
                 tensor.data.add_(1.0)
+        algorithm = None
+        if mode not in MODES:
+            algorithm, mode = bagua.Algorithm.init(mode, hierarchical=on_device == "1"), MODES[0]
         scene.trace(data_parallel_mode=mode)
+        if algorithm is not None:
+            bagua.with_session(algorithm)
         for step in range(steps):
             scene.run(
                 share_of(job, step),
