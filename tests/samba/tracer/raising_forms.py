@@ -127,17 +127,7 @@ def tried_otherwise(m: Any, x: Tensor, labels: Tensor) -> Any:
 
 
 RAISING = [
-    *(
-        hubert,
-        lower_and_upper,
-        negated,
-        both,
-        with_python,
-        items,
-        truths,
-        functions,
-        asserted,
-        chained,
-    ),
-    *(otherwise, returned_before, in_a_function, nested, without_gradient, tried_otherwise),
+    *(hubert, lower_and_upper, negated, both, with_python, items, truths, functions, asserted),
+    *(chained, otherwise, returned_before, in_a_function, nested, without_gradient),
+    tried_otherwise,
 ]

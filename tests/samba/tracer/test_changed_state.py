@@ -18,17 +18,10 @@ from samba import utils
 from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, MutatedConstant
 from samba.tracer.snapshot import Snapshot
 from tests.samba.refusals import line_of
+from tests.samba.tracer.layers import Layer, assert_as_torch, compiled, given
 
 CALLS = {"n": 0}
 TURN = 1
-
-
-class Layer(nn.Module):
-    """A linear layer; what is derived from it scales the result."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(3, 3)
 
 
 class Steps(Layer):
@@ -208,23 +201,6 @@ class Auxiliary(Layer):
         y = self.lin(x)
         self.aux = y.square().mean()
         return y
-
-
-def given() -> samba.SambaTensor:
-    return samba.from_torch_tensor(torch.arange(6.0).reshape(2, 3), name="x")
-
-
-def compiled(model: nn.Module, folder) -> str:
-    samba.from_torch_model_(model)
-    config = {"output_folder": str(folder), "pef_name": "net"}
-    return samba.session.compile(model, given(), inference=True, config_dict=config)
-
-
-def assert_as_torch(model: nn.Module, pef: str) -> None:
-    """A first run gives what a call of the model on the host gives."""
-    outputs = utils.trace_graph(model, given(), pef=pef)
-    found = samba.session.run(given(), outputs)[0].torch()
-    torch.testing.assert_close(found, model(given()).torch().detach())
 
 
 @pytest.mark.parametrize(

@@ -7,28 +7,15 @@ import random
 import sys
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-import samba
-from samba import utils
 from samba.tracer.changed_state import ChangedAttributes, HookSnapshot
+from tests.samba.tracer.layers import Layer, assert_as_torch, compiled
 from tests.tracing import trace
-
-
-class Layer(nn.Module):
-    """A linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.lin(x)
 
 
 class Captures(Layer):
@@ -79,26 +66,13 @@ class Once(Layer):
         return output + 1
 
 
-def given() -> samba.SambaTensor:
-    return samba.from_torch_tensor(torch.linspace(-1, 1, 6).reshape(2, 3), name="x")
-
-
-def compiled(model: nn.Module, folder: Path) -> str:
-    samba.from_torch_model_(model)
-    config = {"output_folder": str(folder), "pef_name": "hooks"}
-    return samba.session.compile(model, given(), config_dict=config)
-
-
 def test_a_hook_that_the_first_call_registers_is_registered_once(tmp_path):
     torch.manual_seed(0)
     model = Captures()
     pef = compiled(model, tmp_path)
     assert not model.ready and not model.lin._forward_hooks
     assert not model.lin._forward_hooks_with_kwargs
-    outputs = utils.trace_graph(model, given(), pef=pef)
-    found = samba.session.run(given(), outputs)[0].torch()
-    for _ in range(2):
-        torch.testing.assert_close(found, model(given()).torch().detach())
+    assert_as_torch(model, pef, calls=2)
     assert len(model.lin._forward_hooks) == 1
 
 
@@ -122,9 +96,7 @@ def test_a_hook_that_removes_itself_is_there_after_the_compile(tmp_path, caplog)
     assert list(model.lin._forward_hooks.items()) == hooks
     assert caplog.text.count("[deviation: unchanged-attribute]") == 1
     assert "lin.forward hooks" in caplog.text
-    outputs = utils.trace_graph(model, given(), pef=pef)
-    found = samba.session.run(given(), outputs)[0].torch()
-    torch.testing.assert_close(found, model(given()).torch().detach())
+    assert_as_torch(model, pef)
 
 
 def test_moves_are_repeated_in_another_state():
