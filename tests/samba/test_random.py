@@ -65,9 +65,7 @@ def test_labels_and_keywords():
     assert half.dtype == torch.bfloat16
 
 
-@covers(
-    "samba.randint",
-)
+@covers("samba.randint")
 def test_both_forms_of_randint():
     label = samba.randint(10, (100,), name="label", batch_dim=0)
     assert label.dtype == torch.int64

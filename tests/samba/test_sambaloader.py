@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-import samba
 from samba.errors import ArgumentError
 from samba.sambaloader import DataLoaderException, SambaLoader
 from samba.sambatensor import SambaTensor
@@ -313,15 +312,6 @@ print("ready", flush=True)
     done = finished([sys.executable, "-c", code], seconds=60)
     assert done.stdout == "ready\n"
     assert done.returncode == {"": 0, "1 / 0": 1}.get(ending, 3)
-
-
-def test_the_slides_name_of_the_data_loader():
-    batches = [(torch.zeros(2, 3), torch.ones(2)), (torch.ones(2, 3), torch.zeros(2))]
-    loader = SambaLoader(torch_loader=batches, names=["sample", "label"])
-    assert len(loader) == 2
-    for (sample, label), (x, y) in zip(loader, batches, strict=True):
-        assert (sample.sn_name, label.sn_name) == ("sample", "label")
-        assert torch.equal(samba.to_torch(sample), x) and torch.equal(samba.to_torch(label), y)
 
 
 @pytest.mark.parametrize("loaders", [{}, {"dataloader": [1], "torch_loader": [1]}])

@@ -37,9 +37,7 @@ class Net(nn.Module):
         return self.head(self.block(x)) * self.scale
 
 
-@covers(
-    "samba.from_torch_model_",
-)
+@covers("samba.from_torch_model_")
 def test_names_of_parameters_modules_and_buffers():
     model = Net()
     assert samba.from_torch_model_(model) is model
@@ -65,13 +63,6 @@ def test_names_of_parameters_modules_and_buffers():
     ]
     assert buffers["net__scale"].sn_name == "net__scale"
     assert type(model.scale) is torch.Tensor
-
-
-def test_documented_example():
-    model = nn.Linear(10, 10)
-    samba.from_torch_model_(model)
-    assert model.name == "linear"
-    assert model.weight.sn_name == "linear__weight"
 
 
 def test_buffers_share_memory():

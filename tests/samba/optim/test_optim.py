@@ -88,9 +88,7 @@ def check_equal(plain: nn.Module, model: nn.Module) -> None:
         assert torch.equal(expected.data, found.data)
 
 
-@covers(
-    "samba.optim.SGD",
-)
+@covers("samba.optim.SGD")
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS.values(), ids=PAIRS)
 def test_steps_are_torchs(ours, theirs, options):
     plain, model = models()

@@ -147,8 +147,6 @@ def _foreign(path: Path) -> None:
 
 
 def _of_other_fields(path: Path) -> None:
-    from emulator.kept_files import KeptFiles
-
     KeptFiles(path.parent, limit=1 << 20).put(path.stem, b'{"trace":{},"told":[]}')
 
 

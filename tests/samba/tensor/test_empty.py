@@ -18,24 +18,13 @@ def empty(**arguments) -> samba.SambaTensor:
 def test_shape_queries_work_and_memory_is_tiny():
     tensor = empty()
     assert not tensor.has_data
-    assert tensor.shape == tensor.size() == (2, 3, 4)
-    assert (tensor.dim(), tensor.ndim, tensor.ndimension()) == (3, 3, 3)
-    assert (tensor.size(-1), len(tensor)) == (4, 2)
-    assert tensor.numel() == tensor.nelement() == 24
-    assert tensor.element_size() == 2
-    assert tensor.stride() == (12, 4, 1)
-    assert tensor.stride(1) == 4
+    assert len(tensor) == 2
     assert tensor.is_contiguous()
-    assert tensor.dtype == torch.bfloat16
-    assert tensor.is_floating_point()
-    assert tensor.device == torch.device("cpu")
     assert not tensor.requires_grad
-    assert not tensor.reusable()
     assert samba.SambaTensor(shape=(10**6, 10**6)).numel() == 10**12
     assert samba.SambaTensor(shape=reversed((3, 2))).shape == (2, 3)
     assert samba.SambaTensor(shape=()).shape == ()
     assert samba.SambaTensor(shape=(0, 3)).stride() == (3, 1)
-    assert samba.SambaTensor(shape=(1,)).dtype == torch.get_default_dtype()
 
 
 NEEDS_VALUES = {
@@ -91,29 +80,12 @@ def test_tensors_of_the_same_shape_can_be_made():
     assert empty().new_zeros((2,)).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(
-    "materializer",
-    [
-        lambda tensor: torch.full(tensor.shape, 3.0),
-        lambda tensor, generator: torch.full(tensor.shape, 3.0),
-        lambda shape, dtype, requires_grad: torch.full(shape, 3.0, dtype=dtype),
-        lambda shape, dtype: torch.full(shape, 3.0, dtype=dtype),
-        lambda tensor, value=3.0: torch.full(tensor.shape, value),
-    ],
-)
-def test_materializers(materializer):
-    tensor = empty(materializer=materializer)
-    assert tensor.materializer_provided
-    assert tensor.torch_tensor().float().sum() == 72
-    assert not tensor.has_data
+def test_what_a_materializer_makes_becomes_of_the_dtype_that_was_asked_for():
+    tensor = empty(materializer=lambda tensor, value=3.0: torch.full(tensor.shape, value))
+    assert tensor.torch_tensor().dtype == torch.bfloat16
     tensor.materialize_()
-    assert tensor.has_data
-    assert tensor.dtype == torch.bfloat16
+    assert (tensor.dtype, tensor.sn_name) == (torch.bfloat16, "e")
     assert (tensor + 0).float().sum() == 72
-    assert tensor.sn_name == "e"
-    tensor.data[0] = 0
-    tensor.materialize_()
-    assert tensor.float().sum() == 36
 
 
 def test_a_materializer_can_take_random_numbers():

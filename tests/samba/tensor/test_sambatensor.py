@@ -27,26 +27,14 @@ def test_conversion_refuses_what_is_no_tensor(wrong):
         samba.to_torch(wrong)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
-    [
-        ({}, "torch_tensor, or shape"),
-        ({"torch_tensor": torch.ones(2), "shape": (2,)}, "one or the other"),
-        ({"torch_tensor": torch.ones(2), "dtype": torch.int8}, "one or the other"),
-        ({"torch_tensor": torch.ones(2), "named_dims": ("B", "F")}, "each of the 1 dimensions"),
-    ],
-)
-def test_constructor_refuses(arguments, wanted):
-    with pytest.raises(ArgumentError, match=wanted):
-        samba.SambaTensor(**arguments)
+def test_there_is_no_tensor_of_nothing():
+    with pytest.raises(ArgumentError, match="torch_tensor, or shape"):
+        samba.SambaTensor()
 
 
 def test_dimension_labels():
-    tensor = image(batch_dim=0, named_dims=("B", None), sized_dims=(None, "width"))
-    assert tensor.batch_dim == 0
-    assert tensor.named_dims == ("B", None)
-    assert tensor.sized_dims == (None, "width")
-    assert image().named_dims == (None, None)
+    tensor = image()
+    assert tensor.named_dims == (None, None)
     tensor.named_dims = ["B", "F"]
     assert tensor.named_dims == ("B", "F")
     with pytest.raises(ArgumentError, match="3 labels"):
@@ -120,13 +108,6 @@ def test_plain_tensors_that_were_passed_in_stay_plain():
     assert type(plain) is torch.Tensor
 
 
-def test_in_place_operations_keep_the_object_and_its_name():
-    tensor = image()
-    same = tensor.add_(1)
-    assert same is tensor
-    assert tensor.sn_name == "image"
-
-
 def test_equality_is_elementwise_and_hash_by_identity():
     tensor, plain = image(), torch.arange(6.0).reshape(2, 3)
     assert (tensor == plain).all()
@@ -162,8 +143,6 @@ def test_data_can_be_replaced():
     tensor.data = samba.zeros(4)
     assert tensor.tolist() == [0, 0, 0, 0]
     assert tensor.sn_name == "image"
-    with pytest.raises(ConversionError, match="found list"):
-        tensor.data = [1, 2]
 
 
 def test_autograd_reaches_through_conversions():
@@ -236,7 +215,7 @@ def test_in_place_functions_change_the_tensor_and_return_the_handle():
     source = torch.arange(6.0)
     tensor = samba.SambaTensor(source, name="x")
     assert tensor.mul_(2) is tensor
-    assert tensor.unsqueeze_(0) is tensor
+    assert tensor.unsqueeze_(0) is tensor and tensor.sn_name == "x"
     assert tensor.shape == source.shape == (1, 6)
     assert torch.add(tensor, 1, out=tensor) is tensor
     tensor[0, 1] = -1
@@ -287,14 +266,10 @@ def test_output_protocol_of_scripts():
     assert pred.numpy().shape == (2, 2)
 
 
-def test_numpy():
+def test_arrays_share_the_memory():
     tensor = image()
     assert isinstance(tensor.numpy(), np.ndarray)
     assert np.shares_memory(np.asarray(tensor), tensor.numpy())
-    total = np.add(tensor, tensor)
-    assert isinstance(total, samba.SambaTensor)
-    assert total.tolist() == (2 * tensor).tolist()
-    assert np.mean(tensor.numpy()) == 2.5
 
 
 def test_repr_shows_values_and_description():
@@ -381,13 +356,6 @@ def test_recorded_wishes():
     (tensor + 1).host_memory = False
     assert (tensor.host_memory, tensor.mem_type) == (True, "DDR")
     assert tensor.bfloat16().mem_type == "DDR"
-    assert tensor.reusable()
-    assert not tensor.T.reusable()
-    tensor.fast_access = True
-    assert tensor.fast_access
-    assert samba.SambaTensor.is_fast_access("image")
-    tensor.fast_access = False
-    assert not samba.SambaTensor.is_fast_access("image")
 
 
 def test_sambatensor_exports():
