@@ -19,7 +19,7 @@ from torch import nn
 import samba
 from emulator.ops import registry
 from emulator.plans import composition
-from samba.comparison.report import Phase, Status
+from samba.comparison.report import Comparison, Phase, Status
 from samba.comparison.sides import Tol, judge, statistics, tolerance
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.torch_internals import function_outputs
@@ -69,8 +69,14 @@ def sin_of_wrong_slope(x: jax.Array) -> jax.Array:
 sin_of_wrong_slope.defvjp(lambda x: (jnp.sin(x), x), lambda x, g: (g * jnp.cos(x) * 1.01,))
 
 
-def test_a_right_model_passes():
-    found = samba.utils.compare(*small())
+@pytest.fixture(scope="module")
+def right() -> Comparison:
+    """What is found of a model whose lowerings are right."""
+    return samba.utils.compare(*small())
+
+
+def test_a_right_model_passes(right):
+    found = right
     assert found.ok and found.first is None and found.first_nonfinite is None
     phases = [row.phase for row in found.rows]
     assert [phases.count(p) for p in Phase] == [5, 8, 6, 6]
@@ -239,12 +245,10 @@ def test_random_numbers_buffers_and_mixed_types():
         assert torch.equal(value, kept[name]), name
 
 
-def test_json():
-    model, inputs = small()
-    found = samba.utils.compare(model, inputs, backward=False)
-    report = json.loads(found.to_json())
+def test_json(right):
+    report = json.loads(right.to_json())
     assert report["ok"] is True and report["first"] is None
-    assert len(report["rows"]) == len(found.rows)
+    assert len(report["rows"]) == len(right.rows)
     row = report["rows"][1]
     assert (row["op"], row["phase"], row["status"]) == ("aten.tanh.default", "forward", "ok")
     assert row["local"]["elements"] == 30

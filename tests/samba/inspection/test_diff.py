@@ -84,7 +84,13 @@ def variants(item: Any) -> Iterator[Any]:
                 yield dataclasses.replace(item, **{field.name: changed})
 
 
-@pytest.mark.parametrize("program", [training(), custom(), two_graphs()], ids=["t", "c", "two"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(training(), marks=pytest.mark.slow),  # test_levels_of_single_changes has it
+        *(custom(), two_graphs()),
+    ],
+)
 def test_whatever_changes_is_found(program: Program) -> None:
     """Each leaf of a program that may be another in a good file makes a difference, both ways."""
     original, checked = encode(program), 0
@@ -322,12 +328,12 @@ def test_less_sure_keys_fill_what_is_left() -> None:
 
 def test_time_grows_with_the_length_alone() -> None:
     """Where every second item is another, where all are alike, and where all are shuffled."""
-    count = 100_000
+    count = 40_000
     numbers = list(range(count))
     other = [i if i % 2 else -i for i in numbers]
     shuffled = numbers.copy()
     random.Random(1).shuffle(shuffled)
-    alike = ["ab"[random.Random(i).random() < 0.5] for i in range(2000)] * 50
+    alike = ["ab"[random.Random(i).random() < 0.5] for i in range(2000)] * 20
     start = time.perf_counter()
     assert len(matched([numbers], [other])) == count // 2 + 1
     assert 0 < len(matched([numbers], [shuffled])) < count // 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,14 @@ from samba.reporting.page import page
 from tests.samba.exporting.models import MODELS
 
 LEVELS = ("o0", "o1", "o3")
+QUICK = {*zip(MODELS, LEVELS, strict=True)}
+EVERY = [
+    pytest.param(*way, marks=() if way in QUICK else pytest.mark.slow)
+    for way in itertools.product(MODELS, LEVELS)
+]
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "level"), EVERY)
 def test_each_section_has_modules_and_lines(
     name: str,
     level: str,

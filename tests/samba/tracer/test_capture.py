@@ -215,8 +215,8 @@ def test_five_unsupported_operations_are_one_error_with_all_their_lines() -> Non
 @pytest.mark.parametrize(
     ("mode", "antialias"),
     [
-        ("bilinear", True),
         ("bicubic", False),
+        pytest.param("bilinear", True, marks=pytest.mark.slow),
         pytest.param("bilinear", False, marks=pytest.mark.slow),
         pytest.param("bicubic", True, marks=pytest.mark.slow),
     ],

@@ -75,7 +75,7 @@ def test_compiling_and_measuring(tmp_path, capsys):
 
 def test_comparing(tmp_path, capsys):
     (tmp_path / "odd.py").write_text(MODULE, encoding="utf-8")
-    for more in ([], ["--all"], ["--json", "-"], ["--json", str(tmp_path / "out.json")]):
+    for more in (["--json", "-"], ["--all", "--json", str(tmp_path / "out.json")]):
         assert run([*more, f"{tmp_path / 'odd.py'}:make"]) == 0
         captured = capsys.readouterr()
         assert not foreign(captured.out + captured.err), more

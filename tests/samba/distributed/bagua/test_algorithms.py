@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -270,8 +271,17 @@ def convolutional(sizes: int, form: torch.memory_format, turned: bool) -> torch.
     "name",
     ["gradient_allreduce", "bytegrad", "decentralized", "low_precision_decentralized", "qadam"],
 )
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("form", "turned"),
+    [
+        ("channels_last", True),
+        *(
+            pytest.param(*way, marks=pytest.mark.slow)
+            for way in itertools.product(FORMATS, (False, True))
+            if way != ("channels_last", True)
+        ),
+    ],
+)
 def test_memory_formats(name, turned, form):
     """Weights keep their format, and come out as those of a net whose weights lie by rows."""
     sizes, kept = FORMATS[form]
