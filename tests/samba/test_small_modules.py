@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from argparse import Namespace
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -232,8 +233,8 @@ def test_configuration_objects() -> None:
 # -- checkpoints ------------------------------------------------------------
 
 
-def _model() -> nn.Module:
-    torch.manual_seed(3)
+def _model(seed: int = 3) -> nn.Module:
+    torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
 
@@ -261,12 +262,8 @@ def suffix(name: str) -> str:
 @pytest.mark.parametrize("by_index", [False, True])
 def test_sharded_checkpoints(tmp_path: Path, name: str, lazy: bool, by_index: bool) -> None:
     state = _split(tmp_path, name, SAVE[name])
-    torch.manual_seed(9)
-    if lazy:
-        with lazy_param():
-            model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    else:
-        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with lazy_param() if lazy else nullcontext():
+        model = _model(9)
     samba.from_torch_model_(model)
     place = tmp_path / INDEX[name] if by_index else tmp_path
     assert load_sharded_checkpoint(model, place) == ([], [])
@@ -289,10 +286,7 @@ def test_saved_regions_are_read_back_by_safetensors_and_by_us(tmp_path: Path, la
         model = nn.Sequential(nn.Linear(3, 4).bfloat16(), nn.BatchNorm1d(4), nn.Linear(4, 4))
         return samba.from_torch_model_(model, "part")
 
-    if lazy:
-        with lazy_param():
-            model = make()
-    else:
+    with lazy_param() if lazy else nullcontext():
         model = make()
     weight = model[2].weight
     model[0].bias.sn_region_name = "shared"

@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -49,19 +49,8 @@ def noted(folder: Path) -> list[Step]:
     steps = []
     for file in folder.glob("steps-*.txt"):
         for line in file.read_text().splitlines():
-            *place, loss, samples = json.loads(line)
-            generation, size, rank, epoch, position = place
-            steps.append(
-                Step(
-                    generation=generation,
-                    size=size,
-                    rank=rank,
-                    epoch=epoch,
-                    position=position,
-                    loss=loss,
-                    samples=tuple(samples),
-                )
-            )
+            said = dict(zip((field.name for field in fields(Step)), json.loads(line), strict=True))
+            steps.append(Step(**said | {"samples": tuple(said["samples"])}))
     return steps
 
 

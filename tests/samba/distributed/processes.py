@@ -61,6 +61,22 @@ def worker(name: str) -> list[str]:
     return [sys.executable, "-m", f"tests.samba.distributed.workers.{name}"]
 
 
+def launch(size: int, *options: str) -> list[str]:
+    """The command of this project's launcher; the script follows."""
+    return [sys.executable, "-m", "samba", "launch", "-n", str(size), *options]
+
+
+def torchrun(size: int, *options: str) -> list[str]:
+    module = [sys.executable, "-m", "torch.distributed.run"]
+    return [*module, "--standalone", f"--nproc-per-node={size}", *options]
+
+
+def mpirun(size: int) -> list[str]:
+    found = Path(sys.executable).with_name("mpirun")
+    assert found.exists(), "the extra 'test' brings mpich, and it mpirun"
+    return [str(found), "-np", str(size), sys.executable]
+
+
 def run_replicas(
     size: int,
     command: Sequence[str],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.samba.distributed.processes import (
     ROOT,
     all_well,
     clean_environment,
+    launch,
     run_replicas,
     worker,
 )
@@ -41,9 +41,8 @@ def test_300_random_interrupts_of_replicas(folder):
 
 def launched(folder: Path, what: str, number: signal.Signals, after: float) -> tuple[int, str]:
     """Start two replicas with the launcher, and send it a signal; returns its end and output."""
-    command = [sys.executable, "-m", "samba", "launch", "-n", "2", *INTERRUPTED[1:]]
     process = subprocess.Popen(
-        [*command, str(folder), what, "150", "inorder:0"],
+        [*launch(2), *INTERRUPTED[1:], str(folder), what, "150", "inorder:0"],
         env=clean_environment(CCL_TIMEOUT="60"),
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -15,7 +15,7 @@ import pytest
 from samba.distributed import launch_command
 from tests import warm
 from tests.processes import SECONDS, finished, line_of, said
-from tests.samba.distributed.processes import ROOT, clean_environment
+from tests.samba.distributed.processes import ROOT, clean_environment, launch, mpirun, torchrun
 
 MEETS = """
 import os, sys
@@ -55,21 +55,6 @@ def run(command: list[str], job: str = "one", seconds: float = 90) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def mpirun(size: int) -> list[str]:
-    found = Path(sys.executable).with_name("mpirun")
-    assert found.exists(), "the extra 'test' brings mpich, and it mpirun"
-    return [str(found), "-np", str(size), sys.executable]
-
-
-def launch(size: int, *options: str) -> list[str]:
-    return [sys.executable, "-m", "samba", "launch", "-n", str(size), *options]
-
-
-def torchrun(size: int, *options: str) -> list[str]:
-    module = [sys.executable, "-m", "torch.distributed.run"]
-    return [*module, "--standalone", f"--nproc-per-node={size}", *options]
 
 
 def assert_two(out: str) -> None:

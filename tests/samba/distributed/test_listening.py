@@ -28,6 +28,9 @@ from tests.samba.distributed.processes import (
     clean_environment,
     free_port,
     kill_group,
+    launch,
+    mpirun,
+    torchrun,
     worker,
 )
 
@@ -126,23 +129,11 @@ def test_an_interface_that_is_asked_for(tmp_path, engine):
     assert at_second == (1 if engine == "torch" else 2)  # who asked for gloo gets gloo
 
 
-def launch() -> list[str]:
-    return [sys.executable, "-m", "samba", "launch", "-n", "2"]
-
-
-def torchrun() -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-
-def mpirun() -> list[str]:
-    return [str(Path(sys.executable).with_name("mpirun")), "-np", "2", sys.executable]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("launcher", [launch, torchrun, mpirun])
 def test_launchers(tmp_path, launcher, engine):
-    command = [*launcher(), *worker("listens")[1:], str(tmp_path)]
+    command = [*launcher(2), *worker("listens")[1:], str(tmp_path)]
     (root,), found = look(tmp_path, [command], [clean_environment(SN_DP_ENGINE=engine)])
     foreign = [] if launcher is launch else [one for one in found if root in one.pids]
     ours = [one for one in found if one not in foreign]

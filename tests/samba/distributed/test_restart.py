@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.samba.distributed.elastic import noted, said_in, started, wait_for
-from tests.samba.distributed.processes import all_well, run_replicas, worker
+from tests.samba.distributed.processes import all_well, run_replicas, torchrun, worker
 from tests.samba.distributed.workers import elastic
 from tests.samba.distributed.worlds import compile_to, world
-
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 def folders(tmp_path: Path) -> tuple[Path, Path]:
@@ -55,8 +52,8 @@ def test_a_worker_that_dies_changes_nothing(tmp_path, engine):
     pef = elastic.world(elastic.dropping).build().compile(tmp_path)
     whole, cut = folders(tmp_path)
     for folder, kill in ((whole, ()), (cut, ("1:5",))):
-        options = ["--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-        command = [*TORCHRUN, *options, *worker("elastic")[1:], pef, str(folder), "0", *kill]
+        script = [*worker("elastic")[1:], pef, str(folder), "0", *kill]
+        command = [*torchrun(2, "--max-restarts=1"), *script]
         with started(command, folder, SN_DP_ENGINE=engine) as process:
             wait_for(process, folder, 200)
         steps = noted(folder)

@@ -12,7 +12,6 @@ from torch import nn
 
 import samba
 from bench import nets
-from pef_schema import Program, read_pef
 from tests.samba.shared_traces import share_trace
 
 
@@ -91,8 +90,3 @@ def _models(*, deep: bool) -> dict[str, Model]:
 MODELS = _models(deep=False)
 DEEP_MODELS = _models(deep=True)
 """The same with all of their layers, where it matters how long they take."""
-
-
-def program_of(path: str) -> Program:
-    """The program of a PEF."""
-    return read_pef(path)

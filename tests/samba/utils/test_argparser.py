@@ -210,11 +210,8 @@ def test_a_word_like_no_option_is_not_guessed_at(capsys):
 
 
 def test_options_of_apps_by_command(capsys):
-    def common(parser):
-        parser.add_argument("--lr", type=float, default=0.0015)
-
     functions = {
-        "common_parser_fn": common,
+        "common_parser_fn": lambda p: p.add_argument("--lr", type=float, default=0.0015),
         "run_parser_fn": lambda p: p.add_argument("-e", "--num-epochs", type=int, default=1),
         "test_parser_fn": lambda p: p.add_argument("--atol", type=float, default=0.1),
     }
@@ -246,21 +243,18 @@ def test_an_app_redefines_built_in_options():
 
 
 def test_a_short_flag_taken_by_an_app_leaves_the_long_one():
-    def common(parser):
-        parser.add_argument("-b", "--bias", action="store_true")
-
-    args = parse_app_args(["compile", "-b", "--batch-size", "3"], common_parser_fn=common)
+    args = parse_app_args(
+        ["compile", "-b", "--batch-size", "3"],
+        common_parser_fn=lambda p: p.add_argument("-b", "--bias", action="store_true"),
+    )
     assert (args.bias, args.batch_size) == (True, 3)
 
 
 def test_the_same_option_from_both_functions():
-    def common(parser):
-        parser.add_argument("-e", "--num-epochs", type=int, default=1)
-
-    def run(parser):
-        parser.add_argument("-e", "--num-epochs", type=int, default=9)
-
-    functions = {"common_parser_fn": common, "run_parser_fn": run}
+    functions = {
+        "common_parser_fn": lambda p: p.add_argument("-e", "--num-epochs", type=int, default=1),
+        "run_parser_fn": lambda p: p.add_argument("-e", "--num-epochs", type=int, default=9),
+    }
     assert parse_app_args(["run", PEF], **functions).num_epochs == 9
     assert parse_app_args(["test", PEF], **functions).num_epochs == 1
 
