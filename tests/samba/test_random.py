@@ -82,12 +82,6 @@ def test_likes_take_samba_tensors_and_their_own_name():
     assert samba.randn_like(samba.ones(2, name="image")).sn_name == ""
 
 
-def test_dummy_inputs_of_scripts():
-    image = samba.randn(1, 784, name="image", batch_dim=0).bfloat16().float()
-    assert (image.sn_name, image.batch_dim, image.dtype) == ("image", 0, torch.float32)
-    assert torch.equal(image.torch(), image.torch().bfloat16().float())
-
-
 @pytest.mark.parametrize("seed", [samba.set_seed, samba.utils.set_seed])
 def test_set_seed_seeds_all_three(seed):
     draws = []

@@ -11,11 +11,18 @@ import torch
 import samba
 from tests.processes import host_devices
 from tests.samba.distributed.processes import all_well, run_replicas, worker
-from tests.samba.distributed.worlds import BATCH, OPTIMIZERS, batch, compile_to, state_of, world
+from tests.samba.distributed.worlds import (
+    BATCH,
+    MODES,
+    OPTIMIZERS,
+    batch,
+    compile_to,
+    state_of,
+    world,
+)
 from tests.samba.worlds import Tensors, named
 
 STEPS = 10
-MODES = ("normal", "inorder", "optimal")
 
 
 def alone(optimizer: str, size: int, folder: Path) -> Tensors:

@@ -18,6 +18,7 @@ from samba.session.joining import joining
 from samba.session.loaded import Loaded
 from tests.samba.distributed.test_replicas import noisy
 from tests.samba.distributed.worlds import (
+    MODES,
     OPTIMIZERS,
     Deep,
     batch,
@@ -32,7 +33,6 @@ from tests.samba.distributed.worlds import (
 
 COUNTS = (4, 2, 3)
 """Batches of each rank."""
-MODES = ("normal", "inorder", "optimal")
 
 
 def samples(rank: int, step: int) -> dict[str, torch.Tensor]:

@@ -16,9 +16,8 @@ from samba.distributed.addresses import LOOPBACK
 from samba.distributed.stores import HashStore
 from tests.samba.distributed.listening import chosen
 from tests.samba.distributed.processes import Ended, all_well, run_replicas, worker
-from tests.samba.distributed.worlds import compile_to, world
+from tests.samba.distributed.worlds import MODES, compile_to, world
 
-MODES = ("normal", "inorder", "optimal")
 DEADLINE = 10
 
 

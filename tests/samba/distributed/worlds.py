@@ -26,6 +26,8 @@ from tests.samba.worlds import Scene, Tensors, World, named
 
 BATCH = 8
 """Samples of one replica."""
+MODES = ("normal", "inorder", "optimal")
+"""Of ``data_parallel_mode``."""
 
 
 class Deep(nn.Module):

@@ -259,8 +259,16 @@ def onnx_functions() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("by_region", [True, False])
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize(
+    ("name", "by_region"),
+    [
+        *(("lenet", True), ("gpt", False)),
+        *(
+            pytest.param(*way, marks=pytest.mark.slow)
+            for way in (("lenet", False), ("gpt", True), ("resnet18", True), ("resnet18", False))
+        ),
+    ],
+)
 def test_onnx_gives_torchs_numbers(pefs: Pefs, name: str, by_region: bool, tmp_path: Path) -> None:
     model = MODELS[name]
     weights = tmp_path / ("w.safetensors" if by_region else "w.bin")

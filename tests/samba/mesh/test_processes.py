@@ -243,10 +243,9 @@ def test_parts_of_both() -> None:
         assert found.tolist() == [[[0], [0]], [[1], [1]]]
 
 
-@pytest.mark.parametrize("text", ["Gloo AllReduce failed: Connection closed by peer"])
-def test_a_process_that_is_lost_within_a_run(text: str) -> None:
+def test_a_process_that_is_lost_within_a_run() -> None:
     def lose() -> None:
-        raise RuntimeError(text)
+        raise RuntimeError("Gloo AllReduce failed: Connection closed by peer")
 
     for error in in_two(lambda p: p.run("a run", lose, {})):
         assert isinstance(error, PeerLost)
@@ -282,15 +281,13 @@ def test_chips_that_processes_do_not_divide(monkeypatch: pytest.MonkeyPatch) -> 
     assert "a multiple of 3" in str(raised.value)
 
 
-@pytest.mark.parametrize(("count", "split"), [(1, "weight"), (4, "none")])
-def test_no_mesh_is_asked_for(count: int, split: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then nobody is met: a process that trains alone is told of where it trains."""
+@pytest.mark.parametrize(
+    ("count", "split", "parallel"), [(1, "weight", False), (4, "none", False), (4, "weight", True)]
+)
+def test_no_mesh_is_asked_for(
+    count: int, split: str, parallel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nobody is met: who trains alone is told where, and replicas have chips of their own."""
     launch = Launch(launcher="torch", rank=0, size=2, local_rank=0, local_size=2)
     monkeypatch.setattr(mesh, "detect", lambda: launch)
-    assert mesh.processes_of_chips(count, split) is None
-
-
-def test_replicas_have_chips_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = Launch(launcher="torch", rank=0, size=2, local_rank=0, local_size=2)
-    monkeypatch.setattr(mesh, "detect", lambda: launch)
-    assert mesh.processes_of_chips(4, "weight", parallel=True) is None
+    assert mesh.processes_of_chips(count, split, parallel=parallel) is None

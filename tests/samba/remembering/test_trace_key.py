@@ -90,14 +90,6 @@ def doubled(*args: Any) -> Any:
     return args[-1]
 
 
-def patched(owner: Any, name: str, value: Any) -> Callable[[Any, Any], None]:
-    def edit(model: Any, net: Any) -> None:
-        del model, net
-        setattr(owner, name, value)
-
-    return edit
-
-
 class Meta(nn.Linear):
     """Another class of the same attributes."""
 

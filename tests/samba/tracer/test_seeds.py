@@ -36,15 +36,13 @@ class Forks(Draws):
             return x + torch.randn(4)  # forked
 
 
-def again() -> None:
-    torch.manual_seed(5)
+SEEDS = {
+    "torch's": lambda: torch.manual_seed(5),
+    "the generator's": lambda: torch.default_generator.manual_seed(5),
+}
 
 
-def own() -> None:
-    torch.default_generator.manual_seed(5)
-
-
-@pytest.mark.parametrize("seed", [again, own])
+@pytest.mark.parametrize("seed", SEEDS.values(), ids=SEEDS)
 @pytest.mark.parametrize(("kind", "mark"), [(Draws, "draws"), (Drops, "drops"), (Forks, "forked")])
 def test_draws_behind_a_seed_are_refused(
     kind: type[Draws], mark: str, seed: Callable[[], object]
@@ -63,7 +61,7 @@ def test_draws_behind_a_seed_are_refused(
     [
         Draws(lambda: torch.set_rng_state(torch.get_rng_state())),
         Draws(torch.initial_seed),
-        Drops(again, rate=0.0),
+        Drops(SEEDS["torch's"], rate=0.0),
     ],
 )
 def test_without_a_seed_or_a_draw_there_is_nothing_to_refuse(model: nn.Module) -> None:

@@ -87,20 +87,8 @@ def test_an_unchanged_model_is_traced_once(traces: list[Any]) -> None:
         assert two.tensor is (other if two.role is Role.INPUT else one.tensor)
 
 
-def new_function(net: Net) -> None:
-    net.head = torch.relu
-
-
-def unlike(net: Net) -> None:
-    net.part = Part(4, 4)
-
-
 def doubled(module: nn.Module, args: tuple[Tensor, ...], result: Tensor) -> Tensor:
     return result * 2
-
-
-def hooked(net: Net) -> None:
-    net.norm.register_forward_hook(doubled)
 
 
 CHANGES: dict[str, Callable[[Net], Any]] = {
@@ -112,9 +100,9 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
     "a sign": lambda net: net.factors.__setitem__(0, -1.0),
     "a constant's values": lambda net: net.table.mul_(3),
     "another constant": lambda net: setattr(net, "table", torch.ones(4)),
-    "a function": new_function,
-    "a module": unlike,
-    "a hook": hooked,
+    "a function": lambda net: setattr(net, "head", torch.relu),
+    "a module": lambda net: setattr(net, "part", Part(4, 4)),
+    "a hook": lambda net: net.norm.register_forward_hook(doubled),
     "a mode": lambda net: net.norm.eval(),
     "a parameter that is frozen": lambda net: net.norm.bias.requires_grad_(False),
     "another buffer": lambda net: setattr(net, "mask", torch.ones(4)),

@@ -9,8 +9,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 from samba.errors import ArgumentError
 from samba.utils import ElasticSampler
 
-END = {"drop_last": [False, True], "even_batches": [False, True]}
-
 
 def samplers(length: int, batch: int, size: int, **more) -> list[ElasticSampler]:
     return [

@@ -13,6 +13,11 @@ from emulator.replicas.comm.inprocess import run_ranks
 from samba.distributed import bagua
 from samba.distributed.bagua.training import trained_model_of
 
+NAMES = (
+    *("gradient_allreduce", "bytegrad", "qadam"),
+    *("decentralized", "low_precision_decentralized", "async"),
+)
+"""The algorithms."""
 T = TypeVar("T")
 
 

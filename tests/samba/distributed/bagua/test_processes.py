@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from samba.distributed import bagua
-from tests.samba.distributed.bagua.ranks import on_ranks, train, train_async
+from tests.samba.distributed.bagua.ranks import NAMES, on_ranks, train, train_async
 from tests.samba.distributed.processes import all_well, run_replicas, worker
 
 
@@ -18,16 +18,6 @@ def test_an_error_of_one_rank_ends_the_asynchronous_average_of_all():
     assert fine.code == 1, fine.out + fine.err
     assert "rank 1 is gone: an error ended it" in fine.err
     assert "trained to the end" not in fine.out
-
-
-NAMES = (
-    "gradient_allreduce",
-    "bytegrad",
-    "qadam",
-    "decentralized",
-    "low_precision_decentralized",
-    "async",
-)
 
 
 def test_two_processes_train_with_each_algorithm_in_turn():

@@ -33,8 +33,8 @@ from tests.samba.distributed.worlds import BATCH, Deep, batch, compile_to, compi
 from tests.samba.worlds import Scene, named, told
 
 
-def scene(folder: Path, **keywords: Any) -> Scene:
-    made = compiled(folder, **keywords)
+def scene(folder: Path, optimizer: str = "sgd", **keywords: Any) -> Scene:
+    made = compiled(folder, optimizer, **keywords)
     made.trace()
     return made
 
@@ -334,12 +334,6 @@ def qadam(folder: Path) -> Path:
     return folder
 
 
-def qadam_scene(folder: Path) -> Scene:
-    made = compiled(folder, "qadam")
-    made.trace()
-    return made
-
-
 def on_devices(folder: Path, size: int, make: Make = bagua.QAdamAlgorithm, **keywords: Any) -> Any:
     return on_device(folder, make, size, "qadam", steps=STEPS, **keywords)
 
@@ -391,7 +385,7 @@ def test_qadam_section_by_section(qadam):
 
 def test_alone_it_is_the_torch_optimizer(qadam):
     """Without other ranks and without the algorithm; hyperparameters and state move over."""
-    made = qadam_scene(qadam)
+    made = scene(qadam, "qadam")
     for step in range(STEPS):
         tensors = batch(BATCH, step)
         made.run(named(tensors))
@@ -412,7 +406,7 @@ def test_alone_it_is_the_torch_optimizer(qadam):
 @pytest.mark.parametrize("changed", [1, WARM + 1])
 def test_weight_decay_of_the_device_holds(qadam, changed):
     """``hyperparam_dict`` reaches the moments of the warm-up; later ones go without it."""
-    made = qadam_scene(qadam)
+    made = scene(qadam, "qadam")
     (optimizer,) = made.host_optimizer.param_groups
     bagua.with_session(bagua.QAdamAlgorithm(made.optimizer))
     decays = [3.0 if step == changed else 0.01 for step in range(WARM + 2)]
@@ -440,7 +434,7 @@ def test_weight_decay_of_the_device_holds(qadam, changed):
 
 def test_the_count_decides_what_is_communicated(qadam):
     """A state that is loaded ends the warm-up, or begins it anew."""
-    made = qadam_scene(qadam)
+    made = scene(qadam, "qadam")
     algorithm = bagua.QAdamAlgorithm(made.optimizer)
     bagua.with_session(algorithm)
     for step in range(WARM):

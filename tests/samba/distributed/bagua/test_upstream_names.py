@@ -16,17 +16,10 @@ from samba.distributed.bagua import torch_api
 from samba.distributed.bagua.cuda_on_cpu import cuda_means_cpu, cuda_means_cuda
 from samba.distributed.bagua.torch_api.contrib import CachedDataset, CacheLoader, fuse_optimizer
 from samba.errors import ArgumentError
+from tests.samba.distributed.bagua.ranks import NAMES
 from tests.samba.distributed.processes import all_well, clean_environment, run_replicas
 from tests.warm import finished
 
-NAMES = (
-    "gradient_allreduce",
-    "bytegrad",
-    "decentralized",
-    "low_precision_decentralized",
-    "qadam",
-    "async",
-)
 SAME_WEIGHTS = ("gradient_allreduce", "bytegrad", "qadam")
 
 

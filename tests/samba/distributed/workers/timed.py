@@ -22,10 +22,9 @@ from torch import nn
 import samba
 from emulator.replicas.comm.link import SlowLink
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import compile_to
+from tests.samba.distributed.worlds import MODES, compile_to
 from tests.samba.worlds import Scene, Tensors, World, named, sharing_executables
 
-MODES = ("normal", "inorder", "optimal")
 LAYERS, SAMPLES = 12, 64
 BUCKET_BYTES = 256 << 10
 

@@ -14,10 +14,8 @@ import torch
 
 import samba
 from samba.distributed import bagua, job as jobs
-from tests.samba.distributed.worlds import compiled, share_of, state_of
+from tests.samba.distributed.worlds import MODES, compiled, share_of, state_of
 from tests.samba.worlds import sharing_executables
-
-MODES = ("normal", "inorder", "optimal")
 
 
 def main(folder: Path, steps: int, combinations: list[str]) -> None:
