@@ -18,15 +18,6 @@ from emulator.handler_errors import raise_error_of_handler
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import PefUnwritable, SambaError, quoted
 
-__all__ = [
-    "BadArrays",
-    "UnwritableOutput",
-    "check_output",
-    "read_arrays",
-    "savez_call",
-    "write_arrays",
-]
-
 _CHUNK = 2**20
 _DIRECTORY_BYTES = 16 * 2**20
 """Longest table of contents of a zip archive that is read: some 100,000 arrays."""

@@ -10,8 +10,6 @@ import operator
 from collections import deque
 from dataclasses import dataclass
 
-__all__ = ["DeviceCounters", "Making", "RunTimes", "Source"]
-
 _MANY = 1 << 62
 
 _EACH = 32

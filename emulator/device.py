@@ -14,7 +14,6 @@ from emulator.contract.check import check_contract
 from emulator.device_memory import DeviceMemory, Transaction
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NotWritten, OtherBranch
-from emulator.forks import refuse_in_child, watch_forks
 from emulator.held_signals import HELD
 from emulator.lowering.branch_checks import failed_branches
 from emulator.lowering.index_watch import Watched
@@ -30,6 +29,7 @@ from emulator.plans.footprint import SharedExecutables
 from emulator.plans.kept_plans import KeptPlans
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.steps import StepKey, check_seeds, run_failure
+from emulator.start import refuse_in_child, watch_forks
 from emulator.trace_settings import SET, SETTING
 from pef_schema.errors import SambaError
 from pef_schema.program import (

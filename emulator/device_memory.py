@@ -13,18 +13,15 @@ import numpy as np
 from emulator.counters import DeviceCounters
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
-from emulator.forks import refuse_in_child
 from emulator.held_signals import HELD
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
-from emulator.memory.placement import Placement
-from emulator.memory.pool import BufferPool, UnreachablePool
+from emulator.memory.pool import BufferPool, Placement, UnreachablePool
 from emulator.mesh.chips import Chips, one_chip
+from emulator.start import refuse_in_child
 from emulator.trace_settings import wide_types
 from pef_schema.optimizer_rules import first_values
 from pef_schema.program import Program, Role
-
-__all__ = ["DeviceMemory", "Transaction"]
 
 
 class DeviceMemory:
@@ -227,7 +224,7 @@ class DeviceMemory:
 
         Args:
             array: The array.
-            sharding: Where its parts go, see :class:`~emulator.memory.placement.Placement`.
+            sharding: Where its parts go, see :class:`~emulator.memory.pool.Placement`.
         """
         refuse_in_child("writing device memory")
         self.counters.to_device += array.nbytes

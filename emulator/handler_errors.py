@@ -19,8 +19,6 @@ from typing import Any, cast
 
 from emulator.held_signals import HELD, SIGNALS, is_of_script
 
-__all__ = ["HANDLER_ERRORS", "HandlerErrors", "raise_error_of_handler"]
-
 _get: Callable[[int], Any] = cast("Any", _signal).getsignal
 _set: Callable[[int, Any], Any] = cast("Any", _signal).signal
 

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, cast
 
-__all__ = ["HELD", "SIGNALS", "HeldSignals", "is_of_script"]
-
 # The C functions: those of `signal` are written in Python around them, and ten times as slow.
 _get: Callable[[int], Any] = cast("Any", _signal).getsignal
 _set: Callable[[int, Any], Any] = cast("Any", _signal).signal

@@ -19,8 +19,6 @@ from pathlib import Path
 
 from emulator.handler_errors import raise_error_of_handler
 
-__all__ = ["CACHE_VARIABLE", "KeptFiles", "kept_files"]
-
 _LOG = logging.getLogger(__name__)
 
 CACHE_VARIABLE = "EMULATOR_CACHE"

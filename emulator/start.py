@@ -1,4 +1,4 @@
-"""Start of jax's device, without what jax tells on that occasion.
+"""Start of jax's device, without what jax tells on that occasion; and forks while it is open.
 
 Programs run where jax by itself does: on a GPU if it finds one, else on the CPU. ``JAX_PLATFORMS``
 says otherwise (docs/devices.md). Replicas of one host take a device each: :func:`prefer_device`.
@@ -6,34 +6,30 @@ says otherwise (docs/devices.md). Replicas of one host take a device each: :func
 Two lines of jax do not concern users of this project: that there is no TPU, and that a process
 forks while jax's threads run. The second is right where the child goes on with jax; the workers of
 torch's ``DataLoader`` load data and never do. All other forks are still warned of, and a child that
-asks for a device is refused (:mod:`emulator.forks`).
+asks for a device is refused.
+
+A forked child has jax's memory and none of its threads, so whatever it asks of jax never ends. What
+may be asked for there is told of the fork, and refuses from then on; a process that opens no device
+is not watched, and a child that asks for nothing never notices.
 """
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import logging
 import os
 import warnings
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import jax
-from jax._src import xla_bridge  # what jax does before a fork, and whether it does it already
+from jax._src import xla_bridge  # what jax does before a fork, and which clients there are
+from jax._src.interpreters import mlir
 
-from emulator.errors import DeviceError
-from emulator.forks import refuse_in_child, watch_forks
-
-__all__ = [
-    "HOST_PLATFORMS",
-    "NoDevice",
-    "chips_from_first",
-    "device_number",
-    "first_device",
-    "make_host_devices",
-    "prefer_device",
-]
+from emulator.errors import DeviceError, ForkedProcess
 
 HOST_PLATFORMS = frozenset({"cpu"})
 """Platforms of jax whose arrays lie where the host can read and write them."""
@@ -199,3 +195,67 @@ def _in_loader() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Forkable(Protocol):
+    """What does not work in a forked child."""
+
+    def forked(self) -> None:
+        """Called in the child before anything else runs there: refuse from now on."""
+        ...
+
+
+class _Process:
+    """What forks need to know of this process.
+
+    Attributes:
+        opened_in: The process that has opened a device: this one, or one that it was forked from;
+            0 if none has.
+        is_child: Whether it was forked from that one.
+    """
+
+    __slots__ = ("is_child", "opened_in")
+
+    def __init__(self) -> None:
+        self.opened_in, self.is_child = 0, False
+
+
+_PROCESS = _Process()
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def watch_forks(*items: Forkable) -> None:
+    """Tell forked children of this process that they are some.
+
+    Args:
+        items: What to tell; none of them is kept alive.
+    """
+    if not _PROCESS.opened_in:
+        _PROCESS.opened_in = os.getpid()
+        os.register_at_fork(after_in_child=_in_child)
+    for item in items:
+        _watched.add(item)
+
+
+def refuse_in_child(operation: str) -> None:
+    """Raise in a process that was forked while a device was open.
+
+    Args:
+        operation: What was asked for.
+
+    Raises:
+        ForkedProcess: There.
+    """
+    if _PROCESS.is_child:
+        raise ForkedProcess(operation=operation, parent=_PROCESS.opened_in)
+
+
+def _in_child() -> None:
+    _PROCESS.is_child = True
+    items = list(_watched)
+    clients: list[object] = list(xla_bridge.__dict__["_backends"].values())
+    for thing in (*clients, mlir.global_thread_pool, *items):
+        # It stays as it is: its end in the child would wait for the parent's threads, or crash.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+    for item in items:
+        item.forked()

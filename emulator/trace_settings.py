@@ -17,8 +17,6 @@ from typing import Any, cast
 
 import jax
 
-__all__ = ["SET", "SETTING", "full_products", "wide_types"]
-
 _STATE = cast("Any", jax.enable_x64)  # jax types neither of these
 SETTING = _STATE.get_local
 """The present setting of the thread."""

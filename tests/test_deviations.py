@@ -16,7 +16,7 @@ WORDS = re.compile("tell|named|deviation|warn")
 """Names in the code that is looked for: a file without any of them need not be parsed."""
 
 OPERATIONAL = {
-    "emulator/kernels/agreement.py": 1,  # replicas take XLA's kernels: the same within rounding
+    "emulator/kernels/target.py": 1,  # replicas take XLA's kernels: the same within rounding
     "emulator/native/library.py": 1,  # native kernels are left out: the numbers are XLA's
     "emulator/kept_files.py": 1,  # what cannot be kept is made again
     "emulator/start.py": 1,  # of processes: jax's own, but for loaders

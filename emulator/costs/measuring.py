@@ -24,8 +24,7 @@ from emulator.costs.timing import (
     shortest,
 )
 from emulator.dtypes import TO_NUMPY
-from emulator.kernels.choice import applicable
-from emulator.kernels.problems import Product
+from emulator.kernels.problems import Product, applicable
 from emulator.kernels.products import CANDIDATES
 from emulator.kernels.row_products import Spec
 from emulator.processor import processor

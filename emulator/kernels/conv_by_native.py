@@ -19,8 +19,6 @@ from emulator.native.convolution import (
 )
 from emulator.native.library import shares_of
 
-__all__ = ["convolve", "has_kernel", "input_gradient", "weight_gradient"]
-
 _LARGE_DATA = 4
 """A gradient of kernels is native if the data have at least so many times the elements of the
 kernels: each thread computes a whole gradient, and all are added up. XLA divides it by features."""

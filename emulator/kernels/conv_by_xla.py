@@ -20,18 +20,6 @@ from emulator.kernels.windows import (
     turned,
 )
 
-__all__ = [
-    "convolve",
-    "convolve_by_gemm",
-    "convolve_depthwise",
-    "input_gradient",
-    "input_gradient_by_gemm",
-    "input_gradient_depthwise",
-    "input_gradient_of_integers",
-    "weight_gradient",
-    "weight_gradient_by_gemm",
-]
-
 _ROW, _MANY_ROWS = 16, 64
 """Batch size from which, and image size up to which, an overlap-add goes row by row."""
 
@@ -164,3 +152,18 @@ def input_gradient_by_gemm(
     parts = product("ok,op->kp", _matrix(w), g.swapaxes(0, 1).reshape(g.shape[1], -1))
     parts = parts.reshape(*reversed(window.kernel), w.shape[1], n, *window.out)
     return overlap_add(parts, window, size).swapaxes(0, 1)
+
+
+def input_gradient_of_tiles(
+    g: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> jax.Array:
+    """What each window gives to its block of the data, of spatial sizes ``size``; one group."""
+    del groups
+    n, batch, (features, channels) = window.ndim, g.shape[0], w.shape[:2]
+    rows = jnp.moveaxis(g.astype(w.dtype), 1, -1).reshape(batch * math.prod(window.out), features)
+    matrix = jnp.moveaxis(w, 1, -1).reshape(features, math.prod(window.kernel) * channels)
+    parts = product("po,ok->pk", rows, matrix)
+    parts = parts.reshape(batch, *window.out, *window.kernel, channels)
+    pairs = (axis for a in range(n) for axis in (1 + a, 1 + n + a))
+    dx = parts.transpose(0, *pairs, 2 * n + 1).reshape(batch, *size, channels)
+    return jnp.moveaxis(dx, -1, 1)

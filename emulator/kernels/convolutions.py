@@ -10,14 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels import conv_by_native as by_native, conv_by_xla as by_xla
-from emulator.kernels.choice import Candidate, choose
-from emulator.kernels.conv_by_tiles import input_gradient_of_tiles
+from emulator.kernels.conv_by_xla import input_gradient_of_tiles
 from emulator.kernels.precision import compute_dtype
-from emulator.kernels.problems import Convolution, Part
+from emulator.kernels.problems import Candidate, Convolution, Part, choose
 from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
-
-__all__ = ["CANDIDATES", "convolve", "input_gradient", "runs_channels_last", "weight_gradient"]
 
 _LEAST_FOR_NATIVE = 200_000
 """Operations from which a convolution is worth the microseconds of a native call."""

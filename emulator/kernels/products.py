@@ -11,17 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.precision import compute_dtype, product_precision, widen
-from emulator.kernels.problems import Product
+from emulator.kernels.problems import Candidate, Product, choose
 from emulator.kernels.row_products import Spec, row_product, with_rows
 from emulator.kernels.target import Target, native_kernels, present_target
 from emulator.native.library import shares_of
 from emulator.native.product import ProductCall, call_product, has_product
 from emulator.processor import processor
-
-__all__ = ["CANDIDATES", "is_of_matrices", "plain_product", "product"]
-
 
 _NATIVE_TYPES = {
     "float32": frozenset({"avx2"}),

@@ -22,8 +22,6 @@ from jax import lax
 
 from emulator.kernels.precision import compute_dtype, product_precision
 
-__all__ = ["Spec", "row_product", "with_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:

@@ -15,13 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.kernels.folding import fold_middle, pairwise
 from emulator.kernels.precision import widen
-from emulator.kernels.strides import strided
+from emulator.kernels.slices import fold_middle, pairwise, strided
 from emulator.kernels.unfused import compile_apart, in_memory
 from emulator.kernels.windows import Window
-
-__all__ = ["weight_gradient_by_tap_sums"]
 
 _IMAGES = 16
 """Images whose products are added in one pass (8 to 16 measured alike)."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.errors import OpLimit
-from emulator.kernels.strides import strided
+from emulator.kernels.slices import strided
 
 _MANY_PHASES = 64
 """Strides of more phases are undone tap by tap, so that the code does not grow with them."""
@@ -112,7 +112,7 @@ def expand(value: int | Sequence[int], n: int) -> tuple[int, ...]:
     return tuple(value) * n if len(value) == 1 else tuple(value)
 
 
-def pad(x: jax.Array, window: Window, value: float | int, inner: int = 0) -> jax.Array:
+def pad(x: jax.Array, window: Window, value: jax.typing.ArrayLike, inner: int = 0) -> jax.Array:
     """Pad the window's axes by ``low`` and ``high`` with ``value``; negative padding crops.
 
     Args:

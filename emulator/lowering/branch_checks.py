@@ -19,8 +19,6 @@ from emulator.errors import BranchLine, OtherBranch
 from emulator.op_facts.names import CHECKED_BRANCH, is_held
 from pef_schema.program import Graph, Node, Program
 
-__all__ = ["any_failed", "checked_parts", "failed_branches", "held", "held_back"]
-
 
 def checked_parts(
     graph: Graph, indices: Sequence[int], wanted: Set[int]

@@ -1,4 +1,4 @@
-"""How much memory a program needs, and whether the device may take it.
+"""What a program and its plans need of memory, and whether the device may take it.
 
 A program is refused before it allocates: where what it keeps, or one value that it computes, is
 larger than the limit; and a plan, when XLA has laid out its memory.
@@ -10,11 +10,11 @@ import math
 import os
 import resource
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emulator.errors import DeviceError, OutOfMemory
-from emulator.memory.measured import MeasuredMemory
 from emulator.mesh.chips import Chips
 from emulator.mesh.layout import bytes_per_chip
 from emulator.start import HOST_PLATFORMS
@@ -138,3 +138,49 @@ def check_plan(found: MeasuredMemory | None, what: str, chips: Chips) -> None:
     limit = memory_limit(chips.first)
     if found.peak > limit:
         raise OutOfMemory(what=what, need=found.peak, have=limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredMemory:
+    """Bytes that an executable takes, as XLA has laid them out.
+
+    Args:
+        argument: Of its arguments.
+        output: Of its results, with the list of their places.
+        alias: Those of the results that take the place of an argument.
+        temp: Of its intermediate values.
+
+    Example:
+        >>> MeasuredMemory(argument=100, output=80, alias=60, temp=7).peak
+        127
+    """
+
+    argument: int
+    output: int
+    alias: int
+    temp: int
+
+    @property
+    def peak(self) -> int:
+        """All of them together."""
+        return self.argument + self.output - self.alias + self.temp
+
+
+def measured_memory(executable: Any) -> MeasuredMemory | None:
+    """What an executable says of its memory.
+
+    Args:
+        executable: A ``jax.stages.Compiled``.
+
+    Returns:
+        Its bytes; None of a backend that does not say.
+    """
+    found = executable.memory_analysis()
+    if found is None:
+        return None
+    return MeasuredMemory(
+        argument=found.argument_size_in_bytes,
+        output=found.output_size_in_bytes,
+        alias=found.alias_size_in_bytes,
+        temp=found.temp_size_in_bytes,
+    )

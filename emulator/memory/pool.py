@@ -1,16 +1,18 @@
-"""Device memory: one buffer per region; and those that executables took and left empty."""
+"""Device memory: one buffer per region, where each lies on the chips, and which were lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NoReturn
 
 import jax
 import numpy as np
 
 from emulator.errors import LostMemory
-from emulator.forks import refuse_in_child
 from emulator.memory.buckets import BufferMap
+from emulator.mesh.chips import Chips
+from emulator.start import refuse_in_child
 from pef_schema.program import Program, Role
 
 
@@ -133,3 +135,35 @@ def _is_gone(buffer: jax.Array | np.ndarray | None, *, wait: bool) -> bool:
         except RuntimeError:
             return True
     return buffer.is_deleted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """What each chip has of each buffer.
+
+    Args:
+        buffer_map: Which buffers hold which regions.
+        chips: The chips.
+    """
+
+    buffer_map: BufferMap
+    chips: Chips
+
+    def axis(self, home: int) -> int:
+        """The axis along which chips divide a buffer; -1 where each has the whole, as of a bucket.
+
+        Args:
+            home: The buffer.
+        """
+        if self.buffer_map.bucket(home) is not None:
+            return -1
+        region = self.buffer_map.regions[home]
+        return self.chips.axis(region.role, region.shape)
+
+    def sharding(self, home: int) -> jax.sharding.Sharding:
+        """The same in jax's words.
+
+        Args:
+            home: The buffer.
+        """
+        return self.chips.sharding(self.axis(home))

@@ -20,8 +20,6 @@ from emulator.mesh.layout import Split, split_axis
 from emulator.start import HOST_PLATFORMS, chips_from_first, first_device
 from pef_schema.program import Role
 
-__all__ = ["Chips", "NotEnoughChips", "Processes", "one_chip", "open_chips"]
-
 T = TypeVar("T")
 
 _AXIS = "chips"

@@ -11,8 +11,6 @@ from collections.abc import Collection, Sequence
 
 from pef_schema.program import Program, Role
 
-__all__ = ["Split", "bytes_per_chip", "split_axis"]
-
 
 class Split(enum.StrEnum):
     """What is divided among chips."""

@@ -18,8 +18,6 @@ from emulator.op_facts.product_flops import Products, gradient_flops_of, product
 from emulator.op_facts.table import facts_of
 from pef_schema.program import DType, Gradient, Graph, Node
 
-__all__ = ["Flops", "gradient_flops", "has_other", "node_flops"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flops:

@@ -16,8 +16,6 @@ from emulator.op_facts.node_arguments import NamedArgs, Place, Shape
 from emulator.op_facts.table import facts_of
 from pef_schema.program import DType, Gradient, Graph, Node
 
-__all__ = ["Products", "chain_splits", "gradient_flops_of", "products_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:

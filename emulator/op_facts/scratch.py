@@ -17,8 +17,6 @@ from emulator.op_facts.node_arguments import NamedArgs
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Gradient, Graph, Node
 
-__all__ = ["Scratch", "causal_blocks", "scratch_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scratch:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.kernels.strides import strided
+from emulator.kernels.slices import strided
 
 LONG = 64
 """Windows of more places along an axis, or of more taps in all, are long."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.kernels.precision import compute_dtype, widen
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_sum
 from emulator.ops._reshape import reshaped
@@ -21,9 +22,10 @@ DEFAULT_FLOAT = np.dtype(np.float32)
 DEFAULT_COMPLEX = np.dtype(np.complex64)
 """Dtype of complex scalars beside real tensors, but for float64 ones."""
 
-Shape = tuple[int, ...]
+Operand = Any
+"""An array or a python scalar."""
 
-_HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
+Shape = tuple[int, ...]
 
 
 def is_float(dtype: Any) -> bool:
@@ -73,7 +75,7 @@ def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None
     if is_float(higher):
         if not is_complex(lower):
             return higher
-        return np.dtype(jnp.promote_types(wide_type(higher), np.complex64))
+        return np.dtype(jnp.promote_types(compute_dtype(higher), np.complex64))
     if higher == np.bool_ or is_inexact(lower):
         return np.dtype(jnp.promote_types(higher, lower))
     return higher
@@ -115,11 +117,6 @@ def result_type(*args: Any) -> np.dtype:
     return DEFAULT_FLOAT if found is None else found
 
 
-def wide_type(dtype: Any) -> np.dtype:
-    """The dtype arithmetic happens in: float32 for half types, else the dtype itself."""
-    return np.dtype(np.float32) if np.dtype(dtype) in _HALVES else np.dtype(dtype)
-
-
 def constant(value: complex, dtype: Any) -> np.ndarray:
     """A python scalar as a 0-d constant of a dtype, wrapping as torch does."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is what torch has then, too
@@ -159,7 +156,7 @@ def converted(x: jax.Array, dtype: Any) -> jax.Array:
     if not is_float(x.dtype) or dtype not in _BY_WAY_OF:
         return x.astype(dtype)
     way = _BY_WAY_OF[dtype]
-    x = x.astype(wide_type(x.dtype))  # float16 does not hold the bounds
+    x = widen(x)  # float16 does not hold the bounds
     least = float(np.iinfo(way).min)
     inside = (x >= least) & (x < -least)
     return jnp.where(inside, x.astype(way), np.iinfo(way).min).astype(dtype)
@@ -230,7 +227,7 @@ def elementwise(
     dtype = result_type(*args)
     if to_float and not is_inexact(dtype):
         dtype = DEFAULT_FLOAT
-    wide = wide_type(dtype)
+    wide = compute_dtype(dtype)
     arrays = []
     for x in args:
         if is_number(x):
@@ -238,6 +235,15 @@ def elementwise(
         else:
             arrays.append(x.astype(wide))
     return fn(*broadcast_all(*arrays)).astype(dtype)
+
+
+def float_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """A lowering that turns integers into float32 and computes half types in float32."""
+
+    def lower(x: jax.Array) -> jax.Array:
+        return elementwise(fn, x, to_float=True)
+
+    return lower
 
 
 def compared(fn: Callable[..., jax.Array], *args: Any) -> jax.Array:

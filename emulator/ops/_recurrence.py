@@ -8,7 +8,7 @@ from jax import lax
 
 from emulator.kernels.products import plain_product
 from emulator.kernels.unfused import compile_apart
-from emulator.ops._gemm import contract
+from emulator.ops._contractions import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import sum_rows
 from emulator.ops._reshape import rows_of

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.kernels.folding import GROUP, Combine, fold_middle, pairwise
+from emulator.kernels.slices import GROUP, Combine, fold_middle, pairwise
 from emulator.kernels.unfused import compile_apart, in_memory
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reshape import reshaped

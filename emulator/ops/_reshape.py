@@ -8,8 +8,6 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-__all__ = ["merged", "reshaped", "rows_of"]
-
 
 def reshaped(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
     """The same elements in another shape.

@@ -8,25 +8,20 @@ sigmoid, tanh and softmax start from the rounded result, like torch's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW, real, widen, widened
 from emulator.kernels.unfused import in_memory
 from emulator.op_facts.facts import Fusing
 from emulator.ops import random
 from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import broadcast_to
-from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.random import MissingSeed
 from emulator.ops.registry import op, pointwise
-from pef_schema.program import DType
 
 
 def _keep(kept: jax.Array, x: jax.Array) -> jax.Array:
@@ -196,8 +191,11 @@ def _hardsigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where((x > -3) & (x < 3), g / 6, 0),)
 
 
+@pointwise("aten.hardsigmoid.default", reads=(0,))
+@widened
 @with_gradient(_hardsigmoid_backward)
-def _hardsigmoid(x: jax.Array) -> jax.Array:
+def hardsigmoid(x: jax.Array) -> jax.Array:
+    """``(x + 3) / 6`` clipped to ``[0, 1]``; no gradient at the knees, by the argument."""
     return jnp.clip(x + 3, 0, 6) / 6
 
 
@@ -206,23 +204,12 @@ def _hardswish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(x <= -3, 0, jnp.where(x >= 3, g, inner)),)
 
 
-@with_gradient(_hardswish_backward)
-def _hardswish(x: jax.Array) -> jax.Array:
-    return x * jnp.clip(x + 3, 0, 6) / 6
-
-
-@pointwise("aten.hardsigmoid.default", reads=(0,))
-@widened
-def hardsigmoid(x: jax.Array) -> jax.Array:
-    """``(x + 3) / 6`` clipped to ``[0, 1]``; no gradient at the knees, by the argument."""
-    return _hardsigmoid(x)
-
-
 @pointwise("aten.hardswish.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
+@with_gradient(_hardswish_backward)
 def hardswish(x: jax.Array) -> jax.Array:
     """``x`` times ``(x + 3) / 6`` clipped to ``[0, 1]``, which is NaN at minus infinity."""
-    return _hardswish(x)
+    return x * jnp.clip(x + 3, 0, 6) / 6
 
 
 @pointwise("aten.softplus.default", reads=(0,), fusing=Fusing.DEAR)
@@ -246,16 +233,12 @@ def _log_sigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (g * jnp.where(x < 0, 1 - part, part),)
 
 
-@with_gradient(_log_sigmoid_backward)
-def _log_sigmoid(x: jax.Array) -> jax.Array:
-    return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
 @pointwise("aten.log_sigmoid.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
+@with_gradient(_log_sigmoid_backward)
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """Logarithm of the logistic function."""
-    return _log_sigmoid(x)
+    return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
 @op("aten.log_sigmoid_forward.default", reads=(0,), cheap=True)
@@ -329,76 +312,3 @@ def _tanh(x: jax.Array) -> jax.Array:
 def tanh(x: jax.Array) -> jax.Array:
     """Hyperbolic tangent; integers give float32."""
     return _tanh(real(x))
-
-
-@cache
-def _along(part: Callable[..., jax.Array], axis: int) -> Callable[..., jax.Array]:
-    """A function along an axis, the same object for the same arguments."""
-    return partial(part, axis=axis)
-
-
-def _softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    return (large_part(_along(_softmax_gradient, axis), widen(y), widen(g)).astype(y.dtype),)
-
-
-def _softmax_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
-    gy = g * y
-    return gy - y * sum_within(gy, axis)
-
-
-def _softmax_part(x: jax.Array, axis: int) -> jax.Array:
-    e = jnp.exp(x - peak_within(x, axis))
-    return e / sum_within(e, axis)
-
-
-def _log_softmax_part(x: jax.Array, axis: int) -> jax.Array:
-    shifted = x - peak_within(x, axis)
-    return shifted - jnp.log(sum_within(jnp.exp(shifted), axis))
-
-
-def _log_softmax_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
-    return g - jnp.exp(y) * sum_within(g, axis)
-
-
-@with_gradient(_softmax_backward, saves=saves_result, static=(1,))
-def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    return large_part(_along(_softmax_part, axis), widen(x)).astype(x.dtype)
-
-
-def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    return (large_part(_along(_log_softmax_gradient, axis), widen(y), widen(g)).astype(y.dtype),)
-
-
-@with_gradient(_log_softmax_backward, saves=saves_result, static=(1,))
-def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    return large_part(_along(_log_softmax_part, axis), widen(x)).astype(x.dtype)
-
-
-def _softmax(x: jax.Array, dim: int, dtype: DType | None, *, log: bool) -> jax.Array:
-    y = x if dtype is None else x.astype(TO_NUMPY[dtype])
-    fn = _log_softmax_along if log else _softmax_along
-    return fn(y[None], 0)[0] if x.ndim == 0 else fn(y, dim)
-
-
-@op("aten.softmax.int", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
-def softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
-    """Softmax along ``dim``, computed in ``dtype`` if given."""
-    return _softmax(x, dim, dtype, log=False)
-
-
-@op("aten.log_softmax.int", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
-def log_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
-    """Logarithm of the softmax along ``dim``, computed in ``dtype`` if given."""
-    return _softmax(x, dim, dtype, log=True)
-
-
-@op("aten._softmax.default", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
-def core_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
-    """Softmax as core ATen has it."""
-    return _softmax(x, dim, DType.FLOAT32 if half_to_float else None, log=False)
-
-
-@op("aten._log_softmax.default", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
-def core_log_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
-    """Log-softmax as core ATen has it."""
-    return _softmax(x, dim, DType.FLOAT32 if half_to_float else None, log=True)

@@ -14,10 +14,9 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.op_facts.facts import Fusing
-from emulator.ops._reduction import reduce_sum
+from emulator.ops._reduction import lowest, reduce_sum
 from emulator.ops._resample import Table, check_places, resample, span_entries
 from emulator.ops._reshape import merged
-from emulator.ops.pool import lowest
 from emulator.ops.registry import op
 
 

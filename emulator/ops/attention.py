@@ -1,8 +1,13 @@
-"""Lowering of scaled dot product attention."""
+"""Lowerings of softmax, and of scaled dot product attention, which has one inside.
+
+Like torch's, the gradients of softmaxes start from the rounded result.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -11,45 +16,97 @@ from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import widen
 from emulator.op_facts.facts import Fusing
 from emulator.op_facts.scratch import causal_blocks
-from emulator.ops import _gemm as gemm
+from emulator.ops._contractions import matmul_wide
 from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.random import drop_factors
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
-
-def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    return (large_part(_softmax_gradient, p, g),)
+_softmax_op = partial(op, reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
 
 
-def _softmax_gradient(p: jax.Array, g: jax.Array) -> jax.Array:
-    gp = g * p
-    return gp - p * sum_within(gp, -1)
+@cache
+def _along(part: Callable[..., jax.Array], axis: int) -> Callable[..., jax.Array]:
+    """A function along an axis, the same object for the same arguments."""
+    return partial(part, axis=axis)
 
 
-@with_gradient(_softmax_backward, saves=saves_result)
-def _safe_softmax(scores: jax.Array) -> jax.Array:
-    """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
-    return large_part(_softmax_part, scores)
+def _plain(x: jax.Array, axis: int) -> jax.Array:
+    e = jnp.exp(x - peak_within(x, axis))
+    return e / sum_within(e, axis)
 
 
-def _softmax_part(scores: jax.Array) -> jax.Array:
-    top = peak_within(scores, -1)
-    top = jnp.where(top == -jnp.inf, jnp.zeros((), scores.dtype), top)
-    e = jnp.exp(scores - top)
-    total = sum_within(e, -1)
-    return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
+def _safe(x: jax.Array, axis: int) -> jax.Array:
+    """A line of nothing but -inf gives zeros, as in torch."""
+    top = peak_within(x, axis)
+    top = jnp.where(top == -jnp.inf, jnp.zeros((), x.dtype), top)
+    e = jnp.exp(x - top)
+    total = sum_within(e, axis)
+    return e / jnp.where(total == 0, jnp.ones((), x.dtype), total)
 
 
-@op("aten._safe_softmax.default", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
+def _log(x: jax.Array, axis: int) -> jax.Array:
+    shifted = x - peak_within(x, axis)
+    return shifted - jnp.log(sum_within(jnp.exp(shifted), axis))
+
+
+def _gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
+    gy = g * y
+    return gy - y * sum_within(gy, axis)
+
+
+def _log_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
+    return g - jnp.exp(y) * sum_within(g, axis)
+
+
+Form = Callable[..., jax.Array]
+"""One of the functions above: a softmax of wide numbers along an axis."""
+
+
+def _backward(form: Form, axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    gradient = _log_gradient if form is _log else _gradient
+    return (large_part(_along(gradient, axis), widen(y), widen(g)).astype(y.dtype),)
+
+
+@with_gradient(_backward, saves=saves_result, static=(0, 2))
+def _softmax_along(form: Form, x: jax.Array, axis: int) -> jax.Array:
+    return large_part(_along(form, axis), widen(x)).astype(x.dtype)
+
+
+def _softmax(form: Form, x: jax.Array, dim: int, dtype: DType | None) -> jax.Array:
+    y = x if dtype is None else x.astype(TO_NUMPY[dtype])
+    return _softmax_along(form, y[None], 0)[0] if x.ndim == 0 else _softmax_along(form, y, dim)
+
+
+@_softmax_op("aten.softmax.int")
+def softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
+    """Softmax along ``dim``, computed in ``dtype`` if given."""
+    return _softmax(_plain, x, dim, dtype)
+
+
+@_softmax_op("aten.log_softmax.int")
+def log_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
+    """Logarithm of the softmax along ``dim``, computed in ``dtype`` if given."""
+    return _softmax(_log, x, dim, dtype)
+
+
+@_softmax_op("aten._softmax.default")
+def core_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
+    """Softmax as core ATen has it."""
+    return _softmax(_plain, x, dim, DType.FLOAT32 if half_to_float else None)
+
+
+@_softmax_op("aten._log_softmax.default")
+def core_log_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
+    """Log-softmax as core ATen has it."""
+    return _softmax(_log, x, dim, DType.FLOAT32 if half_to_float else None)
+
+
+@_softmax_op("aten._safe_softmax.default")
 def safe_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
     """Softmax along ``dim``; lines of nothing but -inf give zeros."""
-    kind = x.dtype if dtype is None else TO_NUMPY[dtype]
-    if x.ndim == 0:
-        return safe_softmax(x[None], 0, dtype)[0]
-    y = _safe_softmax(jnp.moveaxis(widen(x.astype(kind)), dim, -1))
-    return jnp.moveaxis(y, -1, dim).astype(kind)
+    return _softmax(_safe, x, dim, dtype)
 
 
 _NAME = "aten.scaled_dot_product_attention.default"
@@ -106,7 +163,7 @@ def scaled_dot_product_attention(
 
     def of_queries(begin: int, end: int, seen: int) -> jax.Array:
         """The results of some queries, which see no key from ``seen`` on."""
-        scores = gemm.matmul(q[..., begin:end, :], jnp.swapaxes(k[..., :seen, :], -1, -2)) * factor
+        scores = matmul_wide(q[..., begin:end, :], jnp.swapaxes(k[..., :seen, :], -1, -2)) * factor
         minus = jnp.asarray(-jnp.inf, scores.dtype)
         if is_causal:
             scores = jnp.where(jnp.tri(end - begin, seen, begin, dtype=bool), scores, minus)
@@ -115,9 +172,9 @@ def scaled_dot_product_attention(
                 scores = jnp.where(attn_mask, scores, minus)
             else:
                 scores = scores + widen(attn_mask)
-        p = _safe_softmax(scores)
+        p = _softmax_along(_safe, scores, -1)
         p = p if factors is None else p * factors[..., begin:end, :seen]
-        return gemm.matmul(p.astype(q.dtype), v[..., :seen, :]).astype(q.dtype)
+        return matmul_wide(p.astype(q.dtype), v[..., :seen, :]).astype(q.dtype)
 
     blocks = causal_blocks(queries, keys) if is_causal and attn_mask is None else ()
     parts = [of_queries(*block) for block in blocks or ((0, queries, keys),)]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.lax import FftType
 
-from emulator.mesh.whole import whole
+from emulator.kernels.target import whole
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import broadcast_all, conjugate, elementwise, is_complex

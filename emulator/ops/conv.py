@@ -127,27 +127,33 @@ def _add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
 _convolution = partial(op, reads=(0, 1), linear_in=(0, 1), flops=("bias", 2), rounds=ALL_INPUTS)
 
 
-def _any_conv(
+@_convolution(
+    "aten.convolution.default", channels=_channels, products="convolution", scratch="convolution"
+)
+def convolution(
     x: jax.Array,
-    w: jax.Array,
+    weight: jax.Array,
     bias: jax.Array | None,
     stride: Sizes,
     padding: Sizes | str,
     dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
     groups: int,
-    *,
-    transposed: bool = False,
-    output_padding: Sizes = 0,
 ) -> jax.Array:
-    n = w.ndim - 2
+    """The general form to which core ATen reduces every convolution.
+
+    A padding that is a text is ``valid`` or ``same``.
+    """
+    n = weight.ndim - 2
     stride, dilation = expand(stride, n), expand(dilation, n)
     batched = x if x.ndim == n + 2 else x[None]
-    kernel = w.shape[2:]
+    kernel = weight.shape[2:]
     if transposed:
         if isinstance(padding, str):  # torch's schema has no such overload
             raise TypeError("a transposed convolution takes numbers for padding")
         y = _transposed(
-            batched, w, stride, expand(padding, n), expand(output_padding, n), dilation, groups
+            batched, weight, stride, expand(padding, n), expand(output_padding, n), dilation, groups
         )
     else:
         reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
@@ -165,7 +171,7 @@ def _any_conv(
         window = Window(
             kernel=kernel, stride=stride, dilation=dilation, low=low, high=high, out=out
         )
-        y = _conv(batched, w, window, groups)
+        y = _conv(batched, weight, window, groups)
     if not batched.shape[1]:  # of no channels torch makes no features
         y = jnp.zeros((y.shape[0], 0, *y.shape[2:]), y.dtype)
     elif bias is not None:
@@ -193,9 +199,8 @@ def conv(
 
     No padding argument means none: 0 and ``"valid"`` are the defaults of the two overloads.
     """
-    return _any_conv(
-        x, weight, bias, stride, "valid" if padding is None else padding, dilation, groups
-    )
+    sides = "valid" if padding is None else padding
+    return convolution(x, weight, bias, stride, sides, dilation, False, 0, groups)
 
 
 @_convolution(
@@ -215,42 +220,4 @@ def conv_transpose(
     dilation: Sizes = 1,
 ) -> jax.Array:
     """Transposed convolution of ``(N, C, ...)`` with ``(C, O / groups, ...)``."""
-    return _any_conv(
-        x,
-        weight,
-        bias,
-        stride,
-        padding,
-        dilation,
-        groups,
-        transposed=True,
-        output_padding=output_padding,
-    )
-
-
-@_convolution(
-    "aten.convolution.default", channels=_channels, products="convolution", scratch="convolution"
-)
-def convolution(
-    x: jax.Array,
-    weight: jax.Array,
-    bias: jax.Array | None,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    transposed: bool,
-    output_padding: Sizes,
-    groups: int,
-) -> jax.Array:
-    """The general form to which core ATen reduces every convolution."""
-    return _any_conv(
-        x,
-        weight,
-        bias,
-        stride,
-        padding,
-        dilation,
-        groups,
-        transposed=transposed,
-        output_padding=output_padding,
-    )
+    return convolution(x, weight, bias, stride, padding, dilation, True, output_padding, groups)

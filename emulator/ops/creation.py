@@ -33,7 +33,8 @@ Size = tuple[int, ...]
 _made = partial(op, differentiable=False, moves=True)
 
 
-def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
+def stated_dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
+    """A dtype as it is asked for, else the default."""
     return np.dtype(default) if dtype is None else TO_NUMPY[dtype]
 
 
@@ -49,7 +50,7 @@ def _number_type(*numbers: complex) -> Any:
 @_made("aten.full.default", ranges=("number", 1))
 def full(size: Size, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """A tensor filled with one number."""
-    return lax.full(size, constant(value, _dtype(dtype, _number_type(value))))
+    return lax.full(size, constant(value, stated_dtype(dtype, _number_type(value))))
 
 
 def _register_filled(
@@ -59,15 +60,15 @@ def _register_filled(
 
     @_made(*(f"aten.{name}" for name in names), ranges=ranges)
     def filled(size: Size, *, dtype: DType | None = None) -> jax.Array:
-        return lax.full(size, constant(value, _dtype(dtype)))
+        return lax.full(size, constant(value, stated_dtype(dtype)))
 
     @_made(*(f"aten.{name}.default" for name in likes), ranges=ranges)
     def like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
-        return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
+        return lax.full(x.shape, constant(value, stated_dtype(dtype, x.dtype)))
 
     @_made(f"aten.{news}.default", ranges=ranges)
     def new(x: jax.Array, size: Size, *, dtype: DType | None = None) -> jax.Array:
-        return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
+        return lax.full(size, constant(value, stated_dtype(dtype, x.dtype)))
 
 
 _register_filled(0, ("zeros.default",), ("zeros_like", "zero"), "new_zeros", ("constantly", 0, 0))
@@ -80,7 +81,7 @@ _register_filled(0, ("empty.memory_format",), ("empty_like",), "new_empty", None
 def empty_strided(size: Size, order: Size, *, dtype: DType | None = None) -> jax.Array:
     """Zeros; strides and layouts have no meaning on the device."""
     del order
-    return lax.full(size, constant(0, _dtype(dtype)))
+    return lax.full(size, constant(0, stated_dtype(dtype)))
 
 
 @_made("aten.new_empty_strided.default")
@@ -89,25 +90,25 @@ def new_empty_strided(
 ) -> jax.Array:
     """Zeros of another shape in the dtype of ``x``."""
     del stride
-    return lax.full(size, constant(0, _dtype(dtype, x.dtype)))
+    return lax.full(size, constant(0, stated_dtype(dtype, x.dtype)))
 
 
 @_made("aten.full_like.default", ranges=("number", 1))
 def full_like(x: jax.Array, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """One number in the shape of ``x``."""
-    return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
+    return lax.full(x.shape, constant(value, stated_dtype(dtype, x.dtype)))
 
 
 @_made("aten.new_full.default", ranges=("number", 2))
 def new_full(x: jax.Array, size: Size, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """One number in another shape in the dtype of ``x``."""
-    return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
+    return lax.full(size, constant(value, stated_dtype(dtype, x.dtype)))
 
 
 @_made("aten.scalar_tensor.default", ranges=("number", 0))
 def scalar_tensor(value: float, *, dtype: DType | None = None) -> jax.Array:
     """A 0-d tensor."""
-    return jnp.asarray(constant(value, _dtype(dtype)))
+    return jnp.asarray(constant(value, stated_dtype(dtype)))
 
 
 @op("aten.fill.Scalar", "aten.fill.Tensor", moves=True, ranges=("some_of", 1))
@@ -140,7 +141,7 @@ def arange_step(
 ) -> jax.Array:
     """``start, start + step, ...`` up to but without ``end``."""
     floats = any(isinstance(n, float) for n in (start, end, step))
-    kind = _dtype(dtype, DEFAULT_FLOAT if floats else np.int64)
+    kind = stated_dtype(dtype, DEFAULT_FLOAT if floats else np.int64)
     if is_float(kind) or floats:
         count = math.ceil((end - start) / step)
     else:
@@ -153,7 +154,7 @@ def arange_step(
 @op("aten.range.default", "aten.range.step", cheap=True, differentiable=False)
 def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = None) -> jax.Array:
     """``start, start + step, ...`` up to and including ``end``."""
-    kind = _dtype(dtype)
+    kind = stated_dtype(dtype)
     if is_float(kind):
         # torch's acc_type: the length of a half type is that of its arguments in float32
         wide = np.dtype(np.float32 if kind.itemsize == 2 else np.float64)
@@ -175,7 +176,7 @@ def eye(n: int, m: int | None = None, *, dtype: DType | None = None) -> jax.Arra
     """Ones on the diagonal."""
     shape = (n, n if m is None else m)
     rows, columns = (lax.broadcasted_iota(np.int32, shape, axis) for axis in (0, 1))
-    return (rows == columns).astype(_dtype(dtype))
+    return (rows == columns).astype(stated_dtype(dtype))
 
 
 def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
@@ -199,7 +200,7 @@ def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
 )
 def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) -> jax.Array:
     """``steps`` numbers at equal distances, both ends included."""
-    kind = _dtype(dtype)
+    kind = stated_dtype(dtype)
     wide = kind if is_inexact(kind) else np.float64
     return _spaced(start, end, steps, wide).astype(kind)
 
@@ -215,7 +216,7 @@ def logspace(
     start: Any, end: Any, steps: int, base: complex = 10.0, *, dtype: DType | None = None
 ) -> jax.Array:
     """Powers of a base whose exponents lie at equal distances."""
-    kind = _dtype(dtype)
+    kind = stated_dtype(dtype)
     wide = np.complex128 if is_complex(kind) else np.float64
     return jnp.power(constant(base, wide), _spaced(start, end, steps, wide)).astype(kind)
 
@@ -232,7 +233,7 @@ def _triangle(row: int, col: int, offset: int, dtype: DType | None, *, lower: bo
             most=_MOST_OF_RECTANGLE,
         )
     inside = np.tri(row, col, offset if lower else offset - 1, dtype=bool)
-    return jnp.asarray(np.stack(np.nonzero(inside == lower)), _dtype(dtype, np.int64))
+    return jnp.asarray(np.stack(np.nonzero(inside == lower)), stated_dtype(dtype, np.int64))
 
 
 @_made("aten.tril_indices.default", complex=False)
@@ -270,15 +271,10 @@ def type_as(x: jax.Array, other: jax.Array) -> jax.Array:
 # -- window functions, which are numbers that are known when a program is lowered ----
 
 
-def _places(length: int, periodic: bool) -> tuple[np.ndarray, int]:
-    """Places of the entries, and the last place of a whole window."""
-    return np.arange(length, dtype=np.float64), max(length - (not periodic), 1)
-
-
-def _window(values: np.ndarray, dtype: DType | None) -> jax.Array:
-    if len(values) == 1:
-        values = np.ones(1)
-    return jnp.asarray(values.astype(DEFAULT_FLOAT if dtype is None else TO_NUMPY[dtype]))
+def _window(values: np.ndarray, length: int, dtype: DType | None) -> jax.Array:
+    """The first entries of a whole window, which of a periodic one has one more; 1 alone is 1."""
+    values = np.ones(1) if length == 1 else values[:length]
+    return jnp.asarray(values.astype(stated_dtype(dtype)))
 
 
 @op(
@@ -296,8 +292,8 @@ def hamming_window(
     dtype: DType | None = None,
 ) -> jax.Array:
     """``alpha - beta cos(2 pi n / N)``."""
-    n, last = _places(length, periodic)
-    return _window(alpha - beta * np.cos(2 * math.pi * n / last), dtype)
+    angle = 2 * math.pi * np.arange(length) / max(length - (not periodic), 1)
+    return _window(alpha - beta * np.cos(angle), length, dtype)
 
 
 @op("aten.hann_window.default", "aten.hann_window.periodic", cheap=True, differentiable=False)
@@ -313,9 +309,7 @@ def hann_window(length: int, periodic: bool = True, *, dtype: DType | None = Non
 )
 def blackman_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
     """``0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N)``."""
-    n, last = _places(length, periodic)
-    angle = 2 * math.pi * n / last
-    return _window(0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle), dtype)
+    return _window(np.blackman(length + periodic), length, dtype)
 
 
 @op(
@@ -325,8 +319,7 @@ def blackman_window(length: int, periodic: bool = True, *, dtype: DType | None =
 )
 def bartlett_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
     """A triangle with zeros at both ends."""
-    n, last = _places(length, periodic)
-    return _window(1 - np.abs(2 * n / last - 1), dtype)
+    return _window(np.bartlett(length + periodic), length, dtype)
 
 
 @op(
@@ -338,6 +331,4 @@ def kaiser_window(
     length: int, periodic: bool = True, beta: float = 12.0, *, dtype: DType | None = None
 ) -> jax.Array:
     """``I0(beta sqrt(1 - (2 n / N - 1)^2)) / I0(beta)``."""
-    n, last = _places(length, periodic)
-    inside = np.sqrt(np.maximum(1 - (2 * n / last - 1) ** 2, 0))
-    return _window(np.i0(beta * inside) / np.i0(beta), dtype)
+    return _window(np.kaiser(length + periodic, beta), length, dtype)

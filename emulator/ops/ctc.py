@@ -7,6 +7,7 @@ As in torch, the gradient takes ``log_probs`` to come from a log softmax.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -23,11 +24,7 @@ from emulator.ops.registry import op
 
 def _log_sum(*terms: jax.Array) -> jax.Array:
     """``log(sum(exp(terms)))`` elementwise; ``-inf`` if all are."""
-    top = terms[0]
-    for term in terms[1:]:
-        top = jnp.maximum(top, term)
-    top = jnp.where(top == -jnp.inf, 0, top)
-    return jnp.log(sum((jnp.exp(term - top) for term in terms), jnp.zeros_like(top))) + top
+    return functools.reduce(jnp.logaddexp, terms)
 
 
 def _shifted(x: jax.Array, by: int) -> jax.Array:

@@ -9,7 +9,6 @@ from jax import lax
 from emulator.errors import LoweringError
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import adjoint, conjugate, is_complex
-from emulator.ops.linalg import cholesky
 from emulator.ops.registry import op
 
 _mm = jnp.matmul
@@ -27,9 +26,16 @@ def _triu_of(x: jax.Array) -> jax.Array:
 
 
 @op("aten.cholesky.default", reads=(0,), complex=True, counted=False)
-def cholesky_of(x: jax.Array, upper: bool = False) -> jax.Array:
-    """See :func:`emulator.ops.linalg.cholesky`."""
-    return cholesky(x, upper=upper)
+@op("aten.linalg_cholesky.default", complex=True, counted=False)
+def cholesky(x: jax.Array, upper: bool = False) -> jax.Array:
+    """Cholesky factor from one triangle; NaN where a matrix is not positive (torch raises)."""
+    # The value reads one triangle; torch spreads the gradient over both.
+    both = (x + adjoint(x)) / 2
+    half = adjoint(x) if upper else x
+    lower = jnp.tril(half) + adjoint(jnp.tril(half, -1))
+    base = both + lax.stop_gradient(lower - both)
+    factor = jnp.linalg.cholesky(base, symmetrize_input=False)
+    return adjoint(factor) if upper else factor
 
 
 @op("aten.linalg_cholesky_ex.default", reads=(0,), complex=True, counted=False)
@@ -211,19 +217,18 @@ def _check_pivot(op_name: str, a: jax.Array, pivot: bool) -> None:
         )
 
 
-@op("aten.linalg_lu_factor_ex.default", reads=(0,), complex=True, counted=False)
-def lu_factor_ex(a: jax.Array, *, pivot: bool = True, check_errors: bool = False) -> Lu:
+@op(
+    *("aten.linalg_lu_factor_ex.default", "aten._lu_with_info.default"),
+    reads=(0,),
+    complex=True,
+    counted=False,
+)
+def lu_factor_ex(a: jax.Array, pivot: bool = True, check_errors: bool = False) -> Lu:
     """Packed LU factors with partial pivoting, the exchanges, and where it is singular."""
     del check_errors  # a program cannot raise
     _check_pivot("aten.linalg_lu_factor_ex", a, pivot)
     packed, pivots, _ = _factor(a)
     return packed, pivots, _singular(packed)
-
-
-@op("aten._lu_with_info.default", reads=(0,), complex=True, counted=False)
-def lu_with_info(a: jax.Array, pivot: bool = True, check_errors: bool = True) -> Lu:
-    """See :func:`lu_factor_ex`."""
-    return lu_factor_ex(a, pivot=pivot, check_errors=check_errors)
 
 
 @op("aten.linalg_lu_factor.default", reads=(0,), complex=True, counted=False)

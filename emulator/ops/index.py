@@ -147,8 +147,5 @@ def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Arra
     """Coordinates of the first ``size`` nonzero elements; ``fill_value`` where there are fewer."""
     if x.ndim == 0:
         return jnp.zeros((size, 0), np.int64)
-    hit = (x != 0).reshape(-1)
-    rank = jnp.where(hit, jnp.cumsum(hit, dtype=np.int64) - 1, size)
-    places = jnp.full(size, -1, np.int64).at[rank].set(np.arange(x.size), mode="drop")
-    found = jnp.stack(jnp.unravel_index(jnp.maximum(places, 0), x.shape), axis=1)
-    return jnp.where((places < 0)[:, None], fill_value, found).astype(np.int64)
+    found = jnp.nonzero(x, size=size, fill_value=fill_value)
+    return jnp.stack(found, axis=1).astype(np.int64)

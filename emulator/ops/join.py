@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 
 from emulator.errors import OpLimit
-from emulator.kernels.strides import strided
+from emulator.kernels.slices import strided
 from emulator.ops._promote import result_type
 from emulator.ops.registry import Channels, op
 

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.precision import compute_dtype, widen
 from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
@@ -22,7 +23,6 @@ from emulator.ops._promote import (
     is_complex,
     is_inexact,
     real_type,
-    wide_type,
 )
 from emulator.ops._reduction import (
     kept_shape,
@@ -58,7 +58,7 @@ def _var_mean(
     stationary there, so what torch's formula leaves out is zero.
     """
     axes = normalize_axes(dim, x.ndim)
-    wide = x.astype(wide_type(x.dtype))
+    wide = widen(x)
     count = math.prod(x.shape[a] for a in axes)
     freedom = max(count - (1 if correction is None else correction), 0)
     mean = reduce_sum(wide, axes) / np.asarray(count, wide.dtype)
@@ -115,7 +115,7 @@ def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     """``log(sum(exp(x)))`` without overflow; integers give float32."""
     out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
     axes = normalize_axes(dim, x.ndim)
-    return shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
+    return shaped(_logsumexp(x.astype(compute_dtype(out)), axes).astype(out), x, axes, keepdim)
 
 
 def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array]:
@@ -145,7 +145,7 @@ def vector_norm(
     x = x if dtype is None else x.astype(TO_NUMPY[dtype])
     x = jnp.abs(x) if is_complex(x.dtype) else x
     axes = normalize_axes(dim, x.ndim)
-    value = _norm(x.astype(wide_type(x.dtype)), axes, float(ord)).astype(x.dtype)
+    value = _norm(widen(x), axes, float(ord)).astype(x.dtype)
     return shaped(value, x, axes, keepdim)
 
 
@@ -181,7 +181,7 @@ def dist(x: jax.Array, other: jax.Array, p: float = 2) -> jax.Array:
 @op("aten.renorm.default", reads=(0,), flops=("input", 0, 3))
 def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
     """Slices along ``dim`` scaled down so that their ``p`` norm is at most ``maxnorm``."""
-    wide = x.astype(wide_type(x.dtype))
+    wide = widen(x)
     axes = tuple(a for a in range(x.ndim) if a != dim % x.ndim)
     size = reshaped(_norm(wide, axes, float(p)), kept_shape(x.shape, axes))
     factor = jnp.where(size > maxnorm, maxnorm / (size + 1e-7), 1)

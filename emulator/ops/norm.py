@@ -30,17 +30,12 @@ def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _row_means(
-    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
+    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array, weight: Vector
 ) -> tuple[jax.Array, jax.Array]:
     """Of each row the mean of the cotangent, alone and times the standardized data."""
+    g = g if weight is None else g * weight
     along = sum_within(g * ((x - mean) * rstd), 1)
     return sum_within(g, 1) / x.shape[1], along / x.shape[1]
-
-
-def _scaled_row_means(
-    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array, weight: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return _row_means(g * weight, x, mean, rstd)
 
 
 def _column_sums(
@@ -62,11 +57,9 @@ def _backward(
         total, along = large_part(_column_sums, g, wide, mean, rstd)
         dweight = None if weight is None else along.astype(weight.dtype)
         dbias = None if bias is None else total.astype(bias.dtype)
-    if weight is None:
-        direct, along = large_part(_row_means, g, wide, mean, rstd)
-    else:
-        direct, along = large_part(_scaled_row_means, g, wide, mean, rstd, widen(weight))
-        g = g * widen(weight)
+    scale = None if weight is None else widen(weight)
+    direct, along = large_part(_row_means, g, wide, mean, rstd, scale)
+    g = g if scale is None else g * scale
     dx = rstd * (g - direct - (wide - mean) * rstd * along)
     return dx.astype(x.dtype), dweight, dbias
 
@@ -289,19 +282,7 @@ def instance_norm(
         return _group_norm(x, x.shape[1], weight, bias, eps)[0]
     if running_mean is None or running_var is None:
         raise UntrackedStatistics
-    return by_running_stats(x, weight, bias, running_mean, running_var, eps)
-
-
-def by_running_stats(
-    x: jax.Array,
-    weight: jax.Array | None,
-    bias: jax.Array | None,
-    mean: jax.Array,
-    var: jax.Array,
-    eps: float,
-) -> jax.Array:
-    """Normalise channels by given moments, which get no gradient."""
-    mean, var = lax.stop_gradient((widen(mean), widen(var)))
+    mean, var = lax.stop_gradient((widen(running_mean), widen(running_var)))
     rstd = per_channel(lax.rsqrt(var + eps), x.ndim)
     y = (widen(x) - per_channel(mean, x.ndim)) * rstd
     return channel_affine(y, weight, bias).astype(x.dtype)

@@ -17,6 +17,7 @@ from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
+    Operand,
     cast,
     constant,
     converted,
@@ -32,9 +33,6 @@ from pef_schema.program import DType
 
 _MAX_SQUARINGS = 16
 """Whole exponents up to here are computed by repeated squaring."""
-
-Operand = Any
-"""An array or a python scalar."""
 
 
 @pointwise(*("aten.add.Tensor", "aten.add.Scalar"), reads=(), complex=True, ranges=("sum",))

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,16 +14,18 @@ from jax import lax
 
 from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
-from emulator.ops._exp import cosh, exp, exp2, sinh
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
+    Operand,
     broadcast_all,
     constant,
     elementwise,
+    float_function,
     is_float,
     is_inexact,
     is_number,
 )
+from emulator.ops._slopes import cosh, exp, exp2, sinh
 from emulator.ops.registry import op, pointwise
 
 
@@ -78,19 +79,6 @@ def power_of_integers(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))
 
 
-Operand = Any
-"""An array or a python scalar."""
-
-
-def _float_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """A lowering that turns integers into float32 and computes half types in float32."""
-
-    def lower(x: jax.Array) -> jax.Array:
-        return elementwise(fn, x, to_float=True)
-
-    return lower
-
-
 def _step_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
     """A lowering that leaves integers as they are; its gradient is zero."""
 
@@ -124,15 +112,15 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
 )
 for _names, _fn in _FUNCTIONS:
     pointwise(*(f"aten.{n}.default" for n in _names), reads=(0,), complex=True, fusing=Fusing.DEAR)(
-        _float_function(_fn)
+        float_function(_fn)
     )
 
-pointwise("aten.reciprocal.default", reads=(0,), complex=True)(_float_function(lambda x: 1 / x))
+pointwise("aten.reciprocal.default", reads=(0,), complex=True)(float_function(lambda x: 1 / x))
 
 for _name, _fn in (("erf", lax.erf), ("erfc", lax.erfc)):
     pointwise(
         *(f"aten.{_name}.default", f"aten.special_{_name}.default"), reads=(0,), fusing=Fusing.DEAR
-    )(_float_function(_fn))
+    )(float_function(_fn))
 
 
 def _erfinv(x: jax.Array) -> jax.Array:
@@ -145,18 +133,14 @@ op(
     reads=(0,),
     cheap=True,
     fusing=Fusing.DEAR,
-)(_float_function(_erfinv))
-
-
-def _round_even(x: jax.Array) -> jax.Array:
-    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+)(float_function(_erfinv))
 
 
 _STEPS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
     (("ceil",), lax.ceil),
     (("floor",), lax.floor),
     (("trunc", "fix"), jnp.trunc),
-    (("round", "special_round"), _round_even),
+    (("round", "special_round"), jnp.round),
 )
 for _names, _fn in _STEPS:
     op(*(f"aten.{n}.default" for n in _names), reads=(), cheap=True)(_step_function(_fn))
@@ -190,8 +174,8 @@ def round_decimals(x: jax.Array, *, decimals: int) -> jax.Array:
     def scaled(a: jax.Array) -> jax.Array:
         power = constant(_ten_to(abs(decimals)), a.dtype)
         if decimals < 0:
-            return _round_even(a / power) * power
-        return _round_even(a * power) / power
+            return jnp.round(a / power) * power
+        return jnp.round(a * power) / power
 
     return lax.stop_gradient(elementwise(scaled, x))
 
@@ -268,10 +252,6 @@ def logaddexp2(x: jax.Array, other: jax.Array) -> jax.Array:
     return elementwise(partial(slopes.log_sum, two=True), x, other)
 
 
-def _with_logarithm(fn: Callable[..., jax.Array], x: Operand, other: Operand) -> jax.Array:
-    return elementwise(partial(fn, scalar=is_number(other)), x, other, to_float=True)
-
-
 @op("aten.xlogy.Tensor", reads=(0, 1), cheap=True, complex=True)
 @op(
     *("aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", "aten.special_xlogy.default"),
@@ -281,7 +261,7 @@ def _with_logarithm(fn: Callable[..., jax.Array], x: Operand, other: Operand) ->
 )
 def xlogy(x: Operand, other: Operand) -> jax.Array:
     """``x * log(other)``, 0 where ``x`` is 0."""
-    return _with_logarithm(slopes.xlogy, x, other)
+    return elementwise(partial(slopes.xlogy, scalar=is_number(other)), x, other, to_float=True)
 
 
 @op(
@@ -292,7 +272,8 @@ def xlogy(x: Operand, other: Operand) -> jax.Array:
 )
 def xlog1py(x: Operand, other: Operand) -> jax.Array:
     """``x * log1p(other)``, 0 where ``x`` is 0."""
-    return _with_logarithm(slopes.xlog1py, x, other)
+    log = partial(slopes.xlogy, scalar=is_number(other), one_more=True)
+    return elementwise(log, x, other, to_float=True)
 
 
 @op("aten.copysign.Tensor", "aten.copysign.Scalar", reads=(0, 1), cheap=True)

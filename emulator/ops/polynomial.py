@@ -62,52 +62,60 @@ def _alternating(n: jax.Array, value: Any) -> jax.Array:
     return jnp.where(n % 2 == 0, value, -value)
 
 
-def _t(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
+def _chebyshev(
+    x: jax.Array,
+    n: jax.Array,
+    angular_above: int,
+    first: jax.Array,
+    by_angle: jax.Array,
+    ends: jax.Array,
+) -> jax.Array:
+    """A polynomial of Chebyshev's: by its recurrence, by an angle for high degrees.
+
+    Args:
+        x: Where.
+        n: Degrees.
+        angular_above: Between the ends of the interval, degrees above this go by the angle.
+        first: The polynomial of degree 1.
+        by_angle: What the formula of the angle gives.
+        ends: What it is at -1 and 1.
+    """
     angular = (n > angular_above) & (jnp.abs(x) < 1)
     edge = jnp.abs(x) == 1
-    value = _recur(x, jnp.where(angular | edge, 0, n), x, _chebyshev_step, 2)
-    value = jnp.where(angular, jnp.cos(n.astype(x.dtype) * jnp.arccos(x)), value)
-    value = jnp.where(edge, jnp.where(x > 0, 1, _alternating(n, 1)), value)
+    value = _recur(x, jnp.where(angular | edge, 0, n), first, _chebyshev_step, 2)
+    value = jnp.where(edge, ends, jnp.where(angular, by_angle, value))
     return jnp.where(n < 0, 0, value).astype(x.dtype)
+
+
+def _t(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
+    by_angle = jnp.cos(n.astype(x.dtype) * jnp.arccos(x))
+    ends = jnp.where(x > 0, 1, _alternating(n, 1))
+    return _chebyshev(x, n, angular_above, x, by_angle, ends)
 
 
 def _u(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
-    angular = (n > angular_above) & (jnp.abs(x) < 1)
-    edge = jnp.abs(x) == 1
-    value = _recur(x, jnp.where(angular | edge, 0, n), x + x, _chebyshev_step, 2)
-    m = (n + 1).astype(x.dtype)
-    a = jnp.arccos(x)
+    m, a = (n + 1).astype(x.dtype), jnp.arccos(x)
     sine = jnp.sin(a)
     by_angle = jnp.where(sine != 0, jnp.sin(m * a) / sine, m * jnp.cos(m * a) / x)
-    value = jnp.where(angular, by_angle, value)
-    value = jnp.where(edge, jnp.where(x > 0, m, _alternating(n, m)), value)
-    return jnp.where(n < 0, 0, value).astype(x.dtype)
+    ends = jnp.where(x > 0, m, _alternating(n, m))
+    return _chebyshev(x, n, angular_above, x + x, by_angle, ends)
 
 
 def _v(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
-    angular = (n > angular_above) & (jnp.abs(x) < 1)
-    edge = jnp.abs(x) == 1
-    value = _recur(x, jnp.where(angular | edge, 0, n), x + x - 1, _chebyshev_step, 2)
-    m = n.astype(x.dtype)
-    a = jnp.arccos(x)
+    m, a = n.astype(x.dtype), jnp.arccos(x)
     ends = _alternating(n, m + m + 1)
     by_angle = jnp.cos((m + 0.5) * a) / jnp.cos(a / 2)
-    value = jnp.where(angular, jnp.where(jnp.sin(a / 2) != 1, by_angle, ends), value)
-    value = jnp.where(edge, jnp.where(x > 0, 1, ends), value)
-    return jnp.where(n < 0, 0, value).astype(x.dtype)
+    by_angle = jnp.where(jnp.sin(a / 2) != 1, by_angle, ends)
+    ends = jnp.where(x > 0, 1, ends)
+    return _chebyshev(x, n, angular_above, x + x - 1, by_angle, ends)
 
 
 def _w(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
-    angular = (n > angular_above) & (jnp.abs(x) < 1)
-    edge = jnp.abs(x) == 1
-    value = _recur(x, jnp.where(angular | edge, 0, n), x + x + 1, _chebyshev_step, 2)
-    m = n.astype(x.dtype)
-    a = jnp.arccos(x)
+    m, a = n.astype(x.dtype), jnp.arccos(x)
     ends = jnp.where(x > 0, m + m + 1, _alternating(n, 1))
     by_angle = jnp.sin((m + 0.5) * a) / jnp.sin(a / 2)
-    value = jnp.where(angular, jnp.where(jnp.cos(a / 2) != 1, by_angle, ends), value)
-    value = jnp.where(edge, ends, value)
-    return jnp.where(n < 0, 0, value).astype(x.dtype)
+    by_angle = jnp.where(jnp.cos(a / 2) != 1, by_angle, ends)
+    return _chebyshev(x, n, angular_above, x + x + 1, by_angle, ends)
 
 
 def _limited(value: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from emulator.ops._long_windows import (
     window_max,
     window_sum,
 )
-from emulator.ops._reduction import reduce_kept
+from emulator.ops._reduction import lowest, reduce_kept
 from emulator.ops._reshape import merged
 from emulator.ops.registry import Channels, ChannelsRule, op
 
@@ -32,15 +33,18 @@ _MAX_TAPS = 9
 
 
 def _pool_window(
+    n: int,
     x: jax.Array,
     kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    n: int,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
 ) -> Window:
-    """The window of a pooling op; torch drops a last position that starts in the padding."""
+    """The window of a pooling op over the last ``n`` axes, by the arguments that torch gives it.
+
+    Torch drops a last position that starts in the padding.
+    """
     kernel = expand(kernel, n)
     stride = kernel if stride in ((), []) else expand(stride, n)
     padding, dilation = expand(padding, n), expand(dilation, n)
@@ -60,11 +64,6 @@ def _pool_window(
         high=tuple(high),
         out=tuple(out),
     )
-
-
-def lowest(dtype: jax.typing.DTypeLike) -> float | int:
-    """The smallest value of a dtype, from which a maximum starts."""
-    return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
 
 
 def _first_inside(window: Window, size: tuple[int, ...]) -> np.ndarray:
@@ -159,16 +158,7 @@ def _axis_windows(x: jax.Array, window: Window) -> list[Window]:
     return windows
 
 
-def _max(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    n: int,
-) -> jax.Array:
-    window = _pool_window(x, kernel, stride, padding, dilation, ceil_mode, n)
+def _max(x: jax.Array, window: Window) -> jax.Array:
     if math.prod(window.kernel) <= _MAX_TAPS:
         return _max_pool(x, window)
     for part in _axis_windows(x, window):
@@ -192,20 +182,12 @@ def _max_pool_last(x: jax.Array, window: Window) -> jax.Array:
 def _max_last(n: int) -> Callable[..., jax.Array]:
     """Max pooling over ``n`` axes of ``(N, ..., C)``."""
 
-    def lower(
-        x: jax.Array,
-        kernel: Sizes,
-        stride: Sizes = (),
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-    ) -> jax.Array:
+    def lower(x: jax.Array, *how: Any, **named: Any) -> jax.Array:
         second = jnp.moveaxis(x, -1, 1)
-        window = _pool_window(second, kernel, stride, padding, dilation, ceil_mode, n)
+        window = _pool_window(n, second, *how, **named)
         if math.prod(window.kernel) <= _MAX_TAPS:
             return _max_pool_last(x, window)
-        y = _max(second, kernel, stride, padding, dilation, ceil_mode, n)
-        return jnp.moveaxis(y, 1, -1)
+        return jnp.moveaxis(_max(second, window), 1, -1)
 
     return lower
 
@@ -215,19 +197,10 @@ def _images(n: int) -> ChannelsRule:
     return lambda inputs, output: Channels.ANY if len(output.shape) == n + 2 else None
 
 
-def _max_with_indices(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    n: int,
-) -> tuple[jax.Array, jax.Array]:
-    window = _pool_window(x, kernel, stride, padding, dilation, ceil_mode, n)
+def _max_with_indices(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+    n = window.ndim
     if math.prod(window.kernel) > LONG:
-        indices = _max_places(jax.lax.stop_gradient(x), window)
-        return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
+        return _max(x, window), _max_places(jax.lax.stop_gradient(x), window)
     _, where = _argmax(jax.lax.stop_gradient(x), window)
     origin, offset = np.zeros(window.out, np.int64), np.zeros(window.kernel, np.int64)
     for d in range(n):
@@ -238,7 +211,7 @@ def _max_with_indices(
         origin = origin + (start * step).reshape(shape)
         offset = offset + (np.arange(window.kernel[d]) * window.dilation[d] * step).reshape(shape)
     indices = jnp.asarray(offset.reshape(-1))[where] + jnp.asarray(origin)
-    return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
+    return _max(x, window), indices
 
 
 def _register_max(n: int) -> None:
@@ -252,16 +225,9 @@ def _register_max(n: int) -> None:
         flops=("window",),
         scratch="max_pool",
     )
-    def max_pool(
-        x: jax.Array,
-        kernel: Sizes,
-        stride: Sizes = (),
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-    ) -> jax.Array:
+    def max_pool(x: jax.Array, *how: Any, **named: Any) -> jax.Array:
         """Largest value of each window; NaN wins."""
-        return _max(x, kernel, stride, padding, dilation, ceil_mode, n)
+        return _max(x, _pool_window(n, x, *how, **named))
 
     @op(
         f"aten.max_pool{n}d_with_indices.default",
@@ -270,16 +236,9 @@ def _register_max(n: int) -> None:
         scratch=None if n == 1 else "max_pool",
         ranges=("pool_places", n),
     )
-    def max_pool_with_indices(
-        x: jax.Array,
-        kernel: Sizes,
-        stride: Sizes = (),
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-    ) -> tuple[jax.Array, jax.Array]:
+    def max_pool_with_indices(x: jax.Array, *how: Any, **named: Any) -> tuple[jax.Array, jax.Array]:
         """Max pooling and the int64 place of each maximum in the flattened axes."""
-        return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, n)
+        return _max_with_indices(x, _pool_window(n, x, *how, **named))
 
 
 def _sum_pool_backward(
@@ -323,32 +282,6 @@ def _divisor(x: jax.Array, window: Window, padding: tuple[int, ...], counted: bo
     return divisor
 
 
-def _average(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-    n: int,
-) -> jax.Array:
-    window = _pool_window(x, kernel, stride, padding, 1, ceil_mode, n)
-    if divisor_override is None:
-        divisor = _divisor(x, window, window.low, count_include_pad)
-    else:
-        divisor = np.asarray(float(divisor_override))
-    y = widen(x)
-    if window.kernel == x.shape[-n:] and math.prod(window.out) == 1 and not any(window.low):
-        y = reduce_kept(y, tuple(range(x.ndim - n, x.ndim)))
-    else:
-        for part in _axis_windows(x, window):
-            y = _sum_pool(y, part, y.shape[-n:])
-    if divisor.min() == divisor.max():
-        return (y / float(divisor.flat[0])).astype(x.dtype)
-    return (y / jnp.asarray(divisor, y.dtype)).astype(x.dtype)
-
-
 def _register_average(n: int) -> None:
     """Average pooling over the last ``n`` axes; over one axis torch takes no divisor."""
 
@@ -363,9 +296,20 @@ def _register_average(n: int) -> None:
         divisor_override: int | None = None,
     ) -> jax.Array:
         """Mean of each window."""
-        return _average(
-            x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, n
-        )
+        window = _pool_window(n, x, kernel, stride, padding, 1, ceil_mode)
+        if divisor_override is None:
+            divisor = _divisor(x, window, window.low, count_include_pad)
+        else:
+            divisor = np.asarray(float(divisor_override))
+        y = widen(x)
+        if window.kernel == x.shape[-n:] and math.prod(window.out) == 1 and not any(window.low):
+            y = reduce_kept(y, tuple(range(x.ndim - n, x.ndim)))
+        else:
+            for part in _axis_windows(x, window):
+                y = _sum_pool(y, part, y.shape[-n:])
+        if divisor.min() == divisor.max():
+            return (y / float(divisor.flat[0])).astype(x.dtype)
+        return (y / jnp.asarray(divisor, y.dtype)).astype(x.dtype)
 
 
 for _n in (1, 2, 3):

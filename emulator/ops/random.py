@@ -23,8 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.kernels.precision import compute_dtype
 from emulator.op_facts.names import NEXT_SEED
-from emulator.ops._promote import is_complex, real_type, wide_type
+from emulator.ops._promote import is_complex, real_type
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 
@@ -152,7 +153,7 @@ def normal(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -
     if is_complex(dtype):
         parts = normal(seed, stream, (2, *shape), real_type(dtype))
         return lax.complex(parts[0], parts[1]) * np.asarray(math.sqrt(0.5), dtype)
-    wide = wide_type(dtype)
+    wide = compute_dtype(dtype)
     u = open_uniform(seed, stream, shape, wide)
     return (lax.erf_inv(2 * u - 1) * np.asarray(math.sqrt(2), wide)).astype(dtype)
 
@@ -169,7 +170,7 @@ def _dropout(x: jax.Array, p: Any, seed: jax.Array, stream: int) -> tuple[jax.Ar
     rate = lax.stop_gradient(jnp.asarray(p))
     keep = uniform(seed, stream, x.shape) >= rate.astype(np.float32)
     kept = jnp.where(rate < 1, 1 - rate, 1)
-    wide = wide_type(x.dtype)
+    wide = compute_dtype(x.dtype)
     scale = jnp.where(rate < 1, 1 / kept, 0).astype(wide)
     return jnp.where(keep, x.astype(wide) * scale, 0).astype(x.dtype), keep
 
@@ -245,7 +246,7 @@ def standard_gamma(
 ) -> jax.Array:
     """Gamma distributed numbers of rate 1; the gradient is the implicit one, as in torch."""
     del generator
-    wide = wide_type(shape.dtype)
+    wide = compute_dtype(shape.dtype)
     drawn = jax.random.gamma(_jax_key(seed, stream), shape.astype(wide), shape.shape, wide)
     # A gamma of a tiny shape underflows; torch keeps it above zero.
     return jnp.maximum(drawn, lax.stop_gradient(jnp.finfo(wide).tiny)).astype(shape.dtype)

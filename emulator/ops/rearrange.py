@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.kernels.strides import strided
+from emulator.kernels.slices import strided
 from emulator.ops._long_windows import LONG, window_places
 from emulator.ops._promote import broadcast_to, result_type
 from emulator.ops._reduction import normalize_axis
@@ -19,23 +20,16 @@ from emulator.ops.registry import op
 Size = tuple[int, ...]
 
 
-def _below(shape: Size, diagonal: int) -> jax.Array:
-    """Mask of the entries on or below a diagonal of the last two dimensions."""
-    rows = lax.broadcasted_iota(np.int32, shape[-2:], 0)
-    columns = lax.broadcasted_iota(np.int32, shape[-2:], 1)
-    return columns <= rows + np.int32(diagonal)
-
-
 @op("aten.tril.default", reads=(), cheap=True, complex=True, ranges=("with_zero",))
 def tril(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The lower triangle; zero above the diagonal."""
-    return jnp.where(_below(x.shape, diagonal), x, jnp.zeros((), x.dtype))
+    return jnp.tril(x, diagonal)
 
 
 @op("aten.triu.default", reads=(), cheap=True, complex=True, ranges=("with_zero",))
 def triu(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The upper triangle; zero below the diagonal."""
-    return jnp.where(_below(x.shape, diagonal - 1), jnp.zeros((), x.dtype), x)
+    return jnp.triu(x, diagonal)
 
 
 @op("aten.repeat.default", moves=True, repeats=True, elements="first")
@@ -117,18 +111,7 @@ def linalg_diagonal(x: jax.Array, *, offset: int = 0, dim1: int = -2, dim2: int 
 @op("aten.diag_embed.default", moves=True)
 def diag_embed(x: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
     """The last dimension placed on a diagonal of two new dimensions, zero elsewhere."""
-    n = x.shape[-1]
-    size = n + abs(offset)
-    wide = lax.pad(
-        x,
-        jnp.zeros((), x.dtype),
-        [(0, 0, 0)] * (x.ndim - 1) + [(max(-offset, 0), max(offset, 0), 0)],
-    )
-    # Row r holds x[r - down] at column r + offset, where down = max(-offset, 0).
-    rows = lax.broadcasted_iota(np.int32, (size, size), 0)
-    columns = lax.broadcasted_iota(np.int32, (size, size), 1)
-    hit = columns == rows + np.int32(offset)
-    placed = jnp.where(hit, wide[..., :, None], jnp.zeros((), x.dtype))
+    placed = jnp.vectorize(partial(jnp.diag, k=offset), signature="(n)->(m,m)")(x)
     return jnp.moveaxis(placed, (-2, -1), (dim1, dim2))
 
 
@@ -148,15 +131,7 @@ def diagflat(x: jax.Array, offset: int = 0) -> jax.Array:
 def block_diag(tensors: tuple[jax.Array, ...]) -> jax.Array:
     """Matrices along the diagonal of a larger one."""
     dtype = result_type(*tensors)
-    blocks = [x.reshape((1, -1)) if x.ndim < 2 else x for x in tensors]
-    columns = sum(b.shape[1] for b in blocks)
-    rows, before = [], 0
-    for block in blocks:
-        after = columns - before - block.shape[1]
-        zero = jnp.zeros((), dtype)
-        rows.append(lax.pad(block.astype(dtype), zero, [(0, 0, 0), (before, after, 0)]))
-        before += block.shape[1]
-    return lax.concatenate(rows, 0)
+    return jax.scipy.linalg.block_diag(*(x.astype(dtype) for x in tensors))
 
 
 @op("aten.unfold.default", "aten.unfold_copy.default", moves=True, elements="first")

@@ -1,4 +1,4 @@
-"""Lowerings: reductions."""
+"""Lowerings: reductions, and cumulative operations."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.precision import compute_dtype
 from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
-from emulator.ops._promote import is_float, is_inexact, wide_type
+from emulator.ops._promote import DEFAULT_FLOAT, is_float, is_inexact
 from emulator.ops._reduction import (
     extreme_index,
     kept_shape,
@@ -28,6 +29,7 @@ from emulator.ops._reduction import (
     shaped,
 )
 from emulator.ops._reshape import reshaped
+from emulator.ops.index import gather
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -53,7 +55,7 @@ def sum_(
 ) -> jax.Array:
     """Sum; integers and booleans give int64; half types are summed in float32."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
-    total = reduce_sum(x.astype(wide_type(out)), axes).astype(out)
+    total = reduce_sum(x.astype(compute_dtype(out)), axes).astype(out)
     return shaped(total, x, axes, keepdim)
 
 
@@ -64,7 +66,7 @@ def mean(
     """Arithmetic mean."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     count = math.prod(x.shape[a] for a in axes)
-    total = reduce_sum(x.astype(wide_type(out)), axes)
+    total = reduce_sum(x.astype(compute_dtype(out)), axes)
     return shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
 
 
@@ -92,7 +94,7 @@ def prod(
 ) -> jax.Array:
     """Product; integers and booleans give int64; its gradient is right beside zeros."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
-    product = jnp.prod(x.astype(wide_type(out)), axis=axes, dtype=wide_type(out))
+    product = jnp.prod(x.astype(compute_dtype(out)), axis=axes, dtype=compute_dtype(out))
     return shaped(product.astype(out), x, axes, keepdim)
 
 
@@ -134,7 +136,7 @@ def _extreme_backward(
     """
     del largest
     x, value = saved
-    kept, wide = kept_shape(x.shape, axes), wide_type(x.dtype)
+    kept, wide = kept_shape(x.shape, axes), compute_dtype(x.dtype)
     spread = value.reshape(kept)
     hit = (x == spread) | (x != x) if nan_hits else x == spread
     count = reduce_sum(hit.astype(wide), axes).reshape(kept)
@@ -238,3 +240,77 @@ def _register_truth(name: str, function: Callable[..., jax.Array]) -> None:
 
 _register_truth("any", jnp.any)
 _register_truth("all", jnp.all)
+
+
+@op("aten.cumsum.default", reads=(), complex=True, flops=("input", 0, 1), ranges=("total",))
+def cumsum(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
+    """Running sum; integers give int64."""
+    out = _accumulated(dtype, x)
+    if x.ndim == 0:
+        return x.astype(out)
+    return lax.cumsum(x.astype(compute_dtype(out)), normalize_axis(dim, x.ndim)).astype(out)
+
+
+@op("aten.cumprod.default", reads=(0,), complex=True, flops=("input", 0, 1))
+def cumprod(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
+    """Running product; integers give int64; its gradient is right beside zeros."""
+    out = _accumulated(dtype, x)
+    if x.ndim == 0:
+        return x.astype(out)
+    return lax.cumprod(x.astype(compute_dtype(out)), normalize_axis(dim, x.ndim)).astype(out)
+
+
+@op("aten.logcumsumexp.default", "aten._logcumsumexp.default", reads=(0,), flops=("input", 0, 3))
+def logcumsumexp(x: jax.Array, dim: int) -> jax.Array:
+    """``log(cumsum(exp(x)))`` without overflow; integers give float32."""
+    out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
+    if x.ndim == 0:
+        return x.astype(out)
+    wide = x.astype(compute_dtype(out))
+    return lax.cumlogsumexp(wide, normalize_axis(dim, x.ndim)).astype(out)
+
+
+@op("aten.cummax.default", reads=(0,), flops=("input", 0, 1))
+def cummax(x: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+    """Running maximum and the index of its last occurrence; NaN wins and stays."""
+    return _running_extreme(x, dim, True)
+
+
+@op("aten.cummin.default", reads=(0,), flops=("input", 0, 1))
+def cummin(x: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+    """Running minimum and the index of its last occurrence; NaN wins and stays."""
+    return _running_extreme(x, dim, False)
+
+
+def _running_extreme(x: jax.Array, dim: int, largest: bool) -> tuple[jax.Array, jax.Array]:
+    if x.ndim == 0:
+        return x, jnp.zeros((), np.int64)
+    axis = normalize_axis(dim, x.ndim)
+    place = lax.broadcasted_iota(np.int64, x.shape, axis)
+
+    def later(a: Any, b: Any) -> tuple[jax.Array, jax.Array]:
+        better = b[0] >= a[0] if largest else b[0] <= a[0]
+        take = better | (b[0] != b[0])
+        take &= ~((a[0] != a[0]) & (b[0] == b[0]))
+        return jnp.where(take, b[0], a[0]), jnp.where(take, b[1], a[1])
+
+    scan = partial(lax.associative_scan, later, axis=axis)
+    index = lax.stop_gradient(scan((lax.stop_gradient(x), place))[1])
+    return gather(x, axis, index), index
+
+
+@op("aten.diff.default", reads=(), complex=True, flops=("input", 0, 1))
+def diff(
+    x: jax.Array,
+    n: int = 1,
+    dim: int = -1,
+    prepend: jax.Array | None = None,
+    append: jax.Array | None = None,
+) -> jax.Array:
+    """The ``n``-th difference of neighbours; of booleans, whether they differ."""
+    if n == 0:
+        return x  # torch adds nothing to it then
+    axis = normalize_axis(dim, x.ndim)
+    parts = [part for part in (prepend, x, append) if part is not None]
+    x = lax.concatenate(parts, axis)
+    return jnp.diff(x, min(n, x.shape[axis]), axis)

@@ -13,11 +13,11 @@ import numpy as np
 
 from emulator.kernels.precision import real, widen, widened
 from emulator.op_facts.facts import Fusing
-from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, constant, is_float, result_type
 from emulator.ops._reduction import reduce_sum
-from emulator.ops._slopes import absolute, apart, xlogy
+from emulator.ops._slopes import absolute, apart, exp, xlogy
+from emulator.ops.activation import log_sigmoid
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
@@ -50,11 +50,6 @@ def _of_dtype(rule: Callable[..., np.dtype], count: int = 2) -> Callable[[Loss],
         return run
 
     return decorate
-
-
-def _first(x: jax.Array, target: jax.Array) -> np.dtype:
-    del target
-    return np.dtype(x.dtype)
 
 
 def _second(x: jax.Array, target: jax.Array) -> np.dtype:
@@ -126,7 +121,7 @@ def _huber(d: jax.Array, delta: float) -> jax.Array:
 
 
 @_loss("aten.huber_loss.default")
-@_of_dtype(_first)
+@_of_dtype(result_type, 1)
 def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
 ) -> jax.Array:
@@ -171,10 +166,6 @@ def binary_cross_entropy(
     return reduced(_bernoulli_loss(p, target, weight), reduction)
 
 
-def _log_sigmoid(x: jax.Array) -> jax.Array:
-    return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
 def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...]:
     """Factors in torch's order: their product may be zero times infinity in another."""
     x, target, weight, pos_weight = saved
@@ -184,9 +175,9 @@ def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, .
     else:
         t = pos_weight * target
         dx = ((t + 1 - target) * sigmoid - t) * g
-        dt = (_log_sigmoid(-x) - pos_weight * _log_sigmoid(x)) * g
+        dt = (log_sigmoid(-x) - pos_weight * log_sigmoid(x)) * g
     dw = None if weight is None else g * _logits_loss(x, target, None, pos_weight)
-    dp = None if pos_weight is None else -g * target * _log_sigmoid(x)
+    dp = None if pos_weight is None else -g * target * log_sigmoid(x)
     if weight is None:
         return dx, dt, dw, dp
     return dx * weight, dt * weight, dw, None if dp is None else dp * weight
@@ -196,7 +187,7 @@ def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, .
 def _logits_loss(
     x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
 ) -> jax.Array:
-    negative = _log_sigmoid(x)
+    negative = log_sigmoid(x)
     if pos_weight is not None:
         negative = apart(negative * ((pos_weight - 1) * target + 1))
     loss = apart((1 - target) * x) - negative
@@ -253,7 +244,7 @@ def poisson_nll_loss(
 
 
 @op("aten.soft_margin_loss.default", reads=(0, 1), flops=("input", 0, 3), no_derivative=(1,))
-@_of_dtype(_first)
+@_of_dtype(result_type, 1)
 def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """``log(1 + exp(-target * x))``; as torch's, infinite where the exponential overflows."""
     # The product is negated, not the target: an unsigned one would wrap around.
@@ -261,7 +252,7 @@ def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> 
 
 
 @op("aten.hinge_embedding_loss.default", reads=(0, 1), flops=("input", 0, 3))
-@_of_dtype(_first)
+@_of_dtype(result_type, 1)
 def hinge_embedding_loss(
     x: jax.Array, target: jax.Array, margin: float = 1.0, reduction: int = MEAN
 ) -> jax.Array:

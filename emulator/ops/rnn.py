@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from jax import lax
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
 from emulator.op_facts.facts import ALL_INPUTS
-from emulator.ops._gemm import contract
+from emulator.ops._contractions import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._recurrence import (
     State,
@@ -230,8 +231,9 @@ def _is_projected(states: State) -> bool:
 
 def _layers(
     cell: Cell,
+    name: str,
     x: jax.Array,
-    states: State,
+    hx: jax.Array | Sequence[jax.Array],
     params: Sequence[jax.Array],
     has_biases: bool,
     num_layers: int,
@@ -239,11 +241,15 @@ def _layers(
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-    seed: jax.Array | None,
-    stream: int,
-    name: str,
+    *,
+    seed: jax.Array | None = None,
+    stream: int = 0,
 ) -> State:
-    """All layers; returns the output and the final states, each ``(layers * directions, B, H)``."""
+    """All layers; returns the output and the final states, each ``(layers * directions, B, H)``.
+
+    The arguments behind the first two are those of torch's op.
+    """
+    states = _states(hx)
     if batch_first:
         x = x.swapaxes(0, 1)
     directions = 2 if bidirectional else 1
@@ -292,58 +298,14 @@ def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
         rate=5,
         rounds=ALL_INPUTS,
     )
-    def lower(
-        x: jax.Array,
-        hx: jax.Array | Sequence[jax.Array],
-        params: Sequence[jax.Array],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float | jax.Array,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-        *,
-        seed: jax.Array | None = None,
-        stream: int = 0,
-    ) -> State:
-        return _layers(
-            cell,
-            x,
-            _states(hx),
-            params,
-            has_biases,
-            num_layers,
-            dropout,
-            train,
-            bidirectional,
-            batch_first,
-            seed,
-            stream,
-            name,
-        )
+    def lower(*arguments: Any, **drawn: Any) -> State:
+        return _layers(cell, name, *arguments, **drawn)
 
 
 _register("aten.lstm.input", _lstm, 30, "lstm")
 _register("aten.gru.input", _gru, 20, "gru")
 _register("aten.rnn_tanh.input", _rnn_tanh, 5, "rnn")
 _register("aten.rnn_relu.input", _rnn_relu, 5, "rnn")
-
-
-def _one_step(
-    cell: Cell,
-    x: jax.Array,
-    state: State,
-    w_ih: jax.Array,
-    w_hh: jax.Array,
-    b_ih: jax.Array | None,
-    b_hh: jax.Array | None,
-) -> State:
-    gx = contract("bi,gi->bg", x, w_ih)
-    gx = gx if b_ih is None else gx + widen(b_ih)
-    gh = contract("bh,gh->bg", state[0], w_hh)
-    gh = gh if b_hh is None else gh + widen(b_hh)
-    new = cell(gx, gh, tuple(map(widen, state)))
-    return tuple(part.astype(x.dtype) for part in new)
 
 
 def _register_cell(name: str, cell: Cell, flops: int) -> None:
@@ -358,7 +320,12 @@ def _register_cell(name: str, cell: Cell, flops: int) -> None:
         b_ih: jax.Array | None = None,
         b_hh: jax.Array | None = None,
     ) -> jax.Array | State:
-        h, *rest = _one_step(cell, x, _states(hx), w_ih, w_hh, b_ih, b_hh)
+        state = _states(hx)
+        gx = contract("bi,gi->bg", x, w_ih)
+        gx = gx if b_ih is None else gx + widen(b_ih)
+        gh = contract("bh,gh->bg", state[0], w_hh)
+        gh = gh if b_hh is None else gh + widen(b_hh)
+        h, *rest = (part.astype(x.dtype) for part in cell(gx, gh, tuple(map(widen, state))))
         return (h, *rest) if rest else h
 
 

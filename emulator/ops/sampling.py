@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.dtypes import TO_NUMPY
-from emulator.ops._promote import DEFAULT_FLOAT, result_type, wide_type
+from emulator.kernels.precision import compute_dtype, widen
+from emulator.ops._promote import result_type
+from emulator.ops.creation import stated_dtype
 from emulator.ops.random import Size, normal, open_uniform, uniform, uniform_bits
 from emulator.ops.registry import op
 from pef_schema.program import DType
@@ -24,14 +25,10 @@ from pef_schema.program import DType
 _draw = partial(op, cheap=True, differentiable=False, random=True)
 
 
-def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
-    return np.dtype(default) if dtype is None else TO_NUMPY[dtype]
-
-
 @_draw("aten.rand.default", complex=True)
 def rand(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """Uniform numbers in [0, 1)."""
-    return uniform(seed, stream, size, _dtype(dtype))
+    return uniform(seed, stream, size, stated_dtype(dtype))
 
 
 @_draw("aten.rand_like.default", complex=True)
@@ -39,13 +36,13 @@ def rand_like(
     x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Uniform numbers in [0, 1) in the shape of ``x``."""
-    return uniform(seed, stream, x.shape, _dtype(dtype, x.dtype))
+    return uniform(seed, stream, x.shape, stated_dtype(dtype, x.dtype))
 
 
 @_draw("aten.randn.default", complex=True)
 def randn(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """Standard normal numbers."""
-    return normal(seed, stream, size, _dtype(dtype))
+    return normal(seed, stream, size, stated_dtype(dtype))
 
 
 @_draw("aten.randn_like.default", complex=True)
@@ -53,7 +50,7 @@ def randn_like(
     x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Standard normal numbers in the shape of ``x``."""
-    return normal(seed, stream, x.shape, _dtype(dtype, x.dtype))
+    return normal(seed, stream, x.shape, stated_dtype(dtype, x.dtype))
 
 
 def _integers(
@@ -74,7 +71,7 @@ def randint(
     high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Integers in [0, high)."""
-    return _integers(0, high, size, _dtype(dtype, np.int64), seed, stream)
+    return _integers(0, high, size, stated_dtype(dtype, np.int64), seed, stream)
 
 
 @_draw("aten.randint.low", ranges=("drawn_below",))
@@ -82,7 +79,7 @@ def randint_low(
     low: int, high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Integers in [low, high)."""
-    return _integers(low, high, size, _dtype(dtype, np.int64), seed, stream)
+    return _integers(low, high, size, stated_dtype(dtype, np.int64), seed, stream)
 
 
 @_draw("aten.randint_like.default", ranges=("drawn_below",))
@@ -91,7 +88,7 @@ def randint_like(
     x: jax.Array, high: Any, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Integers in [0, high) in the shape and dtype of ``x``."""
-    return _integers(0, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
+    return _integers(0, high, x.shape, stated_dtype(dtype, x.dtype), seed, stream)
 
 
 @_draw("aten.randint_like.low_dtype", ranges=("drawn_below",))
@@ -99,7 +96,7 @@ def randint_like_low(
     x: jax.Array, low: int, high: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Integers in [low, high) in the shape and dtype of ``x``."""
-    return _integers(low, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
+    return _integers(low, high, x.shape, stated_dtype(dtype, x.dtype), seed, stream)
 
 
 @op("aten.randperm.default", differentiable=False, random=True, counted=False, ranges=("permuted",))
@@ -107,7 +104,7 @@ def randperm(n: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
     """The numbers 0 to n - 1 in random order."""
     high = uniform_bits(seed, stream, (n,))
     low = uniform_bits(seed, stream, (n,), draw=1)
-    place = lax.iota(_dtype(dtype, np.int64), n)
+    place = lax.iota(stated_dtype(dtype, np.int64), n)
     return lax.sort((high, low, place), num_keys=2)[2]
 
 
@@ -128,7 +125,7 @@ def normal_functional(
     x: jax.Array, mean: float = 0.0, std: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Normal numbers in the shape and dtype of ``x``."""
-    return (normal(seed, stream, x.shape, wide_type(x.dtype)) * std + mean).astype(x.dtype)
+    return (normal(seed, stream, x.shape, compute_dtype(x.dtype)) * std + mean).astype(x.dtype)
 
 
 @_draw("aten.normal.float_float")
@@ -142,8 +139,8 @@ def normal_size(
     stream: int,
 ) -> jax.Array:
     """Normal numbers of one mean and deviation."""
-    kind = _dtype(dtype)
-    return (normal(seed, stream, size, wide_type(kind)) * std + mean).astype(kind)
+    kind = stated_dtype(dtype)
+    return (normal(seed, stream, size, compute_dtype(kind)) * std + mean).astype(kind)
 
 
 @_draw(*("aten.normal.Tensor_Tensor", "aten.normal.Tensor_float", "aten.normal.float_Tensor"))
@@ -151,7 +148,7 @@ def normal_tensors(mean: Any, std: Any = 1.0, *, seed: jax.Array, stream: int) -
     """Normal numbers whose means and deviations are given elementwise."""
     kind = result_type(mean, std)
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
-    z = normal(seed, stream, shape, wide_type(kind))
+    z = normal(seed, stream, shape, compute_dtype(kind))
     return (z * jnp.asarray(std).astype(z.dtype) + jnp.asarray(mean).astype(z.dtype)).astype(kind)
 
 
@@ -160,7 +157,7 @@ def log_normal(
     x: jax.Array, mean: float = 1.0, std: float = 2.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
     """The exponential of normal numbers."""
-    z = normal(seed, stream, x.shape, wide_type(x.dtype))
+    z = normal(seed, stream, x.shape, compute_dtype(x.dtype))
     return jnp.exp(z * std + mean).astype(x.dtype)
 
 
@@ -169,12 +166,12 @@ def uniform_like(
     x: jax.Array, low: float = 0.0, high: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
     """Uniform numbers in [low, high) in the shape and dtype of ``x``."""
-    u = uniform(seed, stream, x.shape, wide_type(x.dtype))
+    u = uniform(seed, stream, x.shape, compute_dtype(x.dtype))
     return (u * (high - low) + low).astype(x.dtype)
 
 
 def _open(x: jax.Array, seed: jax.Array, stream: int) -> jax.Array:
-    return open_uniform(seed, stream, x.shape, wide_type(x.dtype))
+    return open_uniform(seed, stream, x.shape, compute_dtype(x.dtype))
 
 
 @_draw("aten.exponential.default")
@@ -215,7 +212,7 @@ def multinomial(
     Without replacement every index races with an exponential time of its rate; the
     first to arrive are drawn.
     """
-    weights = x.astype(wide_type(x.dtype))
+    weights = widen(x)
     if not replacement:
         times = -jnp.log(open_uniform(seed, stream, x.shape, weights.dtype)) / weights
         place = lax.broadcasted_iota(np.int64, x.shape, x.ndim - 1)

@@ -16,19 +16,8 @@ from jax.scipy import special
 from emulator.errors import OpLimit
 from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
-from emulator.ops._promote import constant, elementwise
+from emulator.ops._promote import Operand, constant, elementwise, float_function
 from emulator.ops.registry import op
-
-Operand = Any
-"""An array or a python scalar."""
-
-
-def _float_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    def lower(x: jax.Array) -> jax.Array:
-        return elementwise(fn, x, to_float=True)
-
-    return lower
-
 
 _STIRLING = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 """Coefficients of digamma's asymptotic series, ``B_2k / 2k``."""
@@ -259,19 +248,13 @@ _FUNCTIONS: _Functions = (
 for _table, _fusing in ((_GAMMA, Fusing.DEAR), (_FUNCTIONS, None)):
     for _names, _fn in _table:
         _full = [f"aten.{n}.default" for n in _names]
-        op(*_full, reads=(0,), cheap=True, fusing=_fusing)(_float_function(_fn))
+        op(*_full, reads=(0,), cheap=True, fusing=_fusing)(float_function(_fn))
 
 
-@op("aten.polygamma.default", reads=(1,), cheap=True)
+@op("aten.polygamma.default", "aten.special_polygamma.default", reads=(1,), cheap=True)
 def polygamma(n: int, x: jax.Array) -> jax.Array:
     """The ``n``-th derivative of digamma."""
     return elementwise(partial(_polygamma, n), x, to_float=True)
-
-
-@op("aten.special_polygamma.default", reads=(1,), cheap=True)
-def special_polygamma(n: int, x: jax.Array) -> jax.Array:
-    """See :func:`polygamma`."""
-    return polygamma(n, x)
 
 
 _MOST_DIMENSIONS = 2**16

@@ -145,17 +145,16 @@ def _eigh(a: jax.Array, lower: bool) -> Pair:
     return _or_nan(finite[..., 0], values), _or_nan(finite, vectors)
 
 
-@op("aten._linalg_eigh.default", reads=(0,), complex=True, counted=False)
+@op(
+    *("aten._linalg_eigh.default", "aten.linalg_eigh.default"),
+    reads=(0,),
+    complex=True,
+    counted=False,
+)
 def eigh(a: jax.Array, UPLO: str = "L", compute_v: bool = True) -> Pair:
     """Eigenvalues, ascending, and vectors of symmetric matrices; reads one triangle."""
     values, vectors = _eigh(a, UPLO.upper() == "L")
     return values, vectors if compute_v else jnp.zeros((0,), a.dtype)
-
-
-@op("aten.linalg_eigh.default", reads=(0,), complex=True, counted=False)
-def linalg_eigh(a: jax.Array, UPLO: str = "L") -> Pair:
-    """See :func:`eigh`."""
-    return eigh(a, UPLO)
 
 
 def _pinv_backward(hermitian: bool, saved: Pair, g: jax.Array) -> tuple[jax.Array, None]:

@@ -14,8 +14,7 @@ from emulator.lowering.section import State, Tape, forward
 from emulator.lowering.update_rules import gradnorm, update, zerograd
 from emulator.lowering.variant import Variant
 from emulator.lowering.write_order import Readers, after_readers
-from emulator.memory.buckets import BufferMap
-from emulator.memory.packing import pack, unpack
+from emulator.memory.buckets import BufferMap, pack, unpack
 from emulator.ops.registry import load_ops
 from emulator.plans.footprint import Footprint, Signature
 from emulator.plans.steps import StepKey

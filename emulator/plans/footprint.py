@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from emulator.costs.touched import inside, readers_of, unused
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
-from emulator.memory.placement import Placement
+from emulator.memory.pool import Placement
 from emulator.op_facts.names import is_held
 from emulator.plans.steps import StepKey
 from pef_schema.program import Program, Step

@@ -19,7 +19,7 @@ import jax
 
 from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
-from emulator.memory.measured import MeasuredMemory
+from emulator.memory.budget import MeasuredMemory
 from emulator.mesh.chips import Chips
 from emulator.native.library import native_version
 from emulator.ops.registry import has_foreign_ops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -17,10 +17,8 @@ from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
-from emulator.memory.budget import check_plan
-from emulator.memory.measured import MeasuredMemory, measured_memory
-from emulator.memory.placement import Placement
-from emulator.mesh.whole import divided_by
+from emulator.memory.budget import MeasuredMemory, check_plan, measured_memory
+from emulator.memory.pool import Placement
 from emulator.plans.calls import direct_call, ended_call, joint_call, operation_of, taker
 from emulator.plans.composition import Composition, composed
 from emulator.plans.executable_cache import ArrayForm, Executable, compiled_or_kept, load_kept
@@ -363,12 +361,10 @@ def traceable(
         A context with the function, jitted; it consumes what the plan consumes.
     """
     chips = 1 if placement is None else placement.chips.count
-    division: Any = nullcontext()
-    if placement is not None and chips > 1:
-        division = divided_by(placement.chips.sharding(-1))
+    on_each = placement.chips.sharding(-1) if placement is not None and chips > 1 else None
     settings = jit_settings(composition, placement)
-    target = lowered_for(target_of(platform, chips))
-    with wide_types(), full_products(), shared_forms(), target, division:
+    target = lowered_for(target_of(platform, chips), on_each)
+    with wide_types(), full_products(), shared_forms(), target:
         yield jax.jit(composed(composition), **settings)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
 

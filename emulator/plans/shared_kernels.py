@@ -24,7 +24,7 @@ __all__ = ["LEAST_SHARING", "Shared", "with_shared_kernels"]
 
 LEAST_SHARING = 24
 """Fewer operations keep their numbers: a kernel of a microsecond makes each of them in every run.
-The limit is above ``emulator.kernels.folding.GROUP``: a sum is made of so many slices."""
+The limit is above ``emulator.kernels.slices.GROUP``: a sum is made of so many slices."""
 
 _ON_NUMBERS = frozenset(
     {

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from emulator.device import Device
 from emulator.held_signals import HELD
-from emulator.kernels.agreement import kernels_here, take_the_same_kernels
+from emulator.kernels.target import kernels_here, take_the_same_kernels
 from emulator.memory.buckets import Bucket
 from emulator.plans.steps import StepKey
 from emulator.replicas.parallel import (

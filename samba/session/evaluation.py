@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import torch
 
 from emulator.device import Device
-from emulator.forks import refuse_in_child
 from emulator.held_signals import HELD
+from emulator.start import refuse_in_child
 from pef_schema.program import Program, Role
 from pef_schema.verify import verify
 from samba.compiler.arithmetic import compiled_arithmetic

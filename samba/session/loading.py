@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from emulator.forks import refuse_in_child
 from emulator.mesh.chips import Chips, open_chips
 from emulator.mesh.layout import Split
+from emulator.start import refuse_in_child
 from pef_schema import first_difference
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic

@@ -11,7 +11,7 @@ from typing import Any
 
 from emulator.costs.memory import memory_need
 from emulator.device import Device
-from emulator.memory.measured import MeasuredMemory
+from emulator.memory.budget import MeasuredMemory
 from emulator.plans.steps import StepKey
 from pef_schema.program import Program, Role
 from samba.session.loaded import Loaded

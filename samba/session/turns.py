@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
-from emulator.forks import refuse_in_child, watch_forks
+from emulator.start import refuse_in_child, watch_forks
 from samba.errors import SessionInUse
 
 __all__ = ["Turns"]

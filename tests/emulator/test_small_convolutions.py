@@ -17,9 +17,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.kernels import convolutions
-from emulator.kernels.choice import Candidate, applicable
 from emulator.kernels.convolutions import CANDIDATES, input_gradient
-from emulator.kernels.problems import Convolution
+from emulator.kernels.problems import Candidate, Convolution, applicable
 from emulator.kernels.windows import Window
 from emulator.native import library
 from emulator.native.library import native_library, without_native

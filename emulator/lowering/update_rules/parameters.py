@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from emulator.kernels.narrowing import narrow
+from emulator.kernels.precision import narrow
 from emulator.kernels.unfused import in_memory
 from emulator.lowering.branch_checks import held
 from emulator.lowering.node_cache import call_once_traced
@@ -87,9 +87,13 @@ def update_rule(*kinds: OptimizerKind) -> Callable[[UpdateRule], UpdateRule]:
 Keep = Callable[[jax.Array, jax.Array], jax.Array]
 """Takes a new state and the old one; gives the new one as it is stored."""
 
+States = Sequence[jax.Array]
+"""States of a weight as they are stored."""
+
 Rule = Callable[..., tuple[jax.Array, ...]]
-"""Takes how states are kept, a weight, its gradient, its states and the scalars; gives the new
-weight in the type that it is computed in, and the states as they are kept."""
+"""Takes how states are kept; a weight and the gradient that it goes down, both in the type that is
+computed in; the weight's states as they are kept; and the scalars. Gives the new weight in the type
+that it is computed in, and the states as they are kept."""
 
 
 def update_each(
@@ -112,6 +116,7 @@ def update_each(
     optimizer, state = update.optimizer, update.state
     flags = [] if update.failed is None else [update.failed]
     name = optimizer.kind.name.lower()
+    down = not update.options.get("maximize")
     by_parts = _by_parts(rule)
     for p in optimizer.params:
         regions = [r for r in p.states if r not in idle]
@@ -119,25 +124,28 @@ def update_each(
         has_parts = bool(jnp.iscomplexobj(state[p.weight]))
         key = (name, optimizer.options, len(flags), has_parts, *form)
         here = by_parts if has_parts else rule
-        one = partial(_updated, here, len(flags))
+        one = partial(_updated, here, down, len(regions), len(flags))
         update.result[p.weight], *states = call_once_traced(key, one, arrays, name)
         update.result.update(zip(regions, states, strict=True))
 
 
-def _updated(rule: Rule, flags: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def _updated(
+    rule: Rule, down: bool, states: int, flags: int, old: jax.Array, grad: jax.Array, *rest: Any
+) -> tuple[jax.Array, ...]:
     """A weight and its states after an update.
 
     A weight goes by states that stay as they are where the last of the arrays says so. XLA would
     else make them a second time for the weight, and copy what it could have overwritten.
     """
-    failed = arrays[-1] if flags else None
+    failed = rest[-1] if flags else None
 
     def keep(new: jax.Array, old: jax.Array) -> jax.Array:
         return held(failed, old, stored(new, old.dtype))
 
-    weight, *states = rule(keep, *arrays[: len(arrays) - flags])
-    old = arrays[0]
-    return held(failed, old, narrow(weight, old.dtype)), *states
+    grad = wide(grad)
+    scalars = rest[states : len(rest) - flags]
+    weight, *new = rule(keep, wide(old), grad if down else -grad, rest[:states], *scalars)
+    return held(failed, old, narrow(weight, old.dtype)), *new
 
 
 def _by_parts(rule: Rule) -> Rule:
@@ -146,11 +154,13 @@ def _by_parts(rule: Rule) -> Rule:
     def parts(array: jax.Array) -> jax.Array:
         return jnp.stack([array.real, array.imag]) if jnp.iscomplexobj(array) else array
 
-    def updated(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        shape = arrays[0].shape
-        results = rule(keep, *(parts(a) for a in arrays))
+    def updated(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: Any
+    ) -> tuple[jax.Array, ...]:
+        results = rule(keep, parts(weight), parts(grad), [parts(s) for s in states], *scalars)
         # A state that is one number has no parts.
-        return tuple(jax.lax.complex(y[0], y[1]) if y.shape == (2, *shape) else y for y in results)
+        whole = (2, *weight.shape)
+        return tuple(jax.lax.complex(y[0], y[1]) if y.shape == whole else y for y in results)
 
     return updated
 

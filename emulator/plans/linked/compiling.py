@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal
 
-from emulator.memory.measured import MeasuredMemory, measured_memory
+from emulator.memory.budget import MeasuredMemory, measured_memory
 from emulator.plans.calls import SLOW, direct_call, taker
 from emulator.plans.fusion import shape_of, trace_planned
 from emulator.plans.linked.parts import Part, Parts

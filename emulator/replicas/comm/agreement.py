@@ -9,8 +9,6 @@ import numpy as np
 
 from emulator.replicas.comm.protocol import Communicator
 
-__all__ = ["differing", "same_on_all_ranks", "texts_unless_same"]
-
 _DIGEST = 16
 
 

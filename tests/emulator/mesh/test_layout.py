@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, strategies as st
 
-from emulator.kernels.strides import strided
+from emulator.kernels.slices import strided
 from emulator.mesh.layout import Split, bytes_per_chip, split_axis
 from pef_schema.program import Role
 from tests.pef_schema.samples import inference

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from emulator.kernels.narrowing import narrow
+from emulator.kernels.precision import narrow
 from emulator.ops.inserted import UnknownCast, cast_bf16
 from samba.tracer.reference import round_to_bfloat16
 

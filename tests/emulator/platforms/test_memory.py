@@ -15,7 +15,7 @@ from emulator.errors import OutOfMemory
 from emulator.memory import host_view
 from emulator.memory.budget import LIMIT_VARIABLE, check_size, memory_limit
 from emulator.memory.host_view import NotHostMemory, is_host_memory, writable_view
-from emulator.memory.placement import Placement
+from emulator.memory.pool import Placement
 from emulator.mesh.chips import Chips
 from emulator.plans import plan as plans
 from emulator.plans.plan import compile_plan

@@ -15,7 +15,7 @@ from emulator.dtypes import TO_NUMPY
 from emulator.kernels import products
 from emulator.native.library import without_native
 from emulator.op_facts.names import NEXT_SEED
-from emulator.ops._gemm import contract
+from emulator.ops._contractions import contract
 from emulator.ops.random import normal, uniform, uniform_bits
 from emulator.ops.registry import load_ops
 from emulator.plans.steps import all_steps
