@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from emulator.op_facts.node_arguments import NamedArgs
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Arg, DType, Graph, Node, Ref
-
-__all__ = ["IndexUse", "index_uses", "is_label"]
 
 _INT16_SPAN = 1 << 16
 
@@ -76,7 +75,9 @@ def is_label(node: Node) -> bool:
 _Found = tuple[int, int, int | None]
 """Lowest and highest allowed index, and the ignored one."""
 
-_Finder = Callable[[Graph, Node], Iterator[tuple[Arg, _Found]]]
+_Uses = Iterator[tuple[Arg, _Found]]
+
+_Finder = Callable[[NamedArgs], _Uses]
 
 
 def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
@@ -100,102 +101,90 @@ def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
         )
         for position, node in enumerate(graph.nodes)
         if (kind := facts_of(node.op).indices) is not None
-        for arg, (low, high, ignored) in _FINDERS[kind](graph, node)
+        for arg, (low, high, ignored) in _FINDERS[kind](NamedArgs(graph, node))
         if isinstance(arg, Ref) and not graph.values[arg.value].dtype.has_gradient
     )
-
-
-def _shape(graph: Graph, arg: Arg) -> tuple[int, ...]:
-    return graph.values[arg.value].shape if isinstance(arg, Ref) else ()
-
-
-def _argument(node: Node, position: int, default: Arg) -> Arg:
-    return node.args[position] if position < len(node.args) else default
 
 
 def _whole(arg: Arg) -> int:
     return arg if isinstance(arg, int) else 0
 
 
-def _rows(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+def _rows(at: NamedArgs) -> _Uses:
     """Rows of a table; the second argument holds them."""
-    yield node.args[1], (0, next(iter(_shape(graph, node.args[0])), 1) - 1, None)
+    yield at.argument(1), (0, next(iter(at.shape(0)), 1) - 1, None)
 
 
-def _bags(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-    yield from _rows(graph, node)
-    yield node.args[2], (0, _shape(graph, node.args[1])[0], None)
+def _bags(at: NamedArgs) -> _Uses:
+    yield from _rows(at)
+    yield at.argument(2), (0, at.shape(1)[0], None)
 
 
 def _along(negative: bool) -> _Finder:
     """Places along a dimension: ``(tensor, dim, index, ...)``."""
 
-    def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-        shape = _shape(graph, node.args[0]) or (1,)
-        size = shape[_whole(node.args[1])]
-        yield node.args[2], (-size if negative else 0, size - 1, None)
+    def find(at: NamedArgs) -> _Uses:
+        shape = at.shape(0) or (1,)
+        size = shape[_whole(at.argument(1))]
+        yield at.argument(2), (-size if negative else 0, size - 1, None)
 
     return find
 
 
-def _flat(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+def _flat(at: NamedArgs) -> _Uses:
     """Places in the flattened tensor."""
-    size = math.prod(_shape(graph, node.args[0]))
-    yield node.args[1], (-size, size - 1, None)
+    size = math.prod(at.shape(0))
+    yield at.argument(1), (-size, size - 1, None)
 
 
-def _flat_only(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+def _flat_only(at: NamedArgs) -> _Uses:
     """Places in the flattened tensor; along a dimension torch takes any modulo its size."""
-    if not isinstance(_argument(node, 2, None), int):
-        yield node.args[1], (0, math.prod(_shape(graph, node.args[0])) - 1, None)
+    if not isinstance(at.argument(2), int):
+        yield at.argument(1), (0, math.prod(at.shape(0)) - 1, None)
 
 
-def _each_dim(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+def _each_dim(at: NamedArgs) -> _Uses:
     """One tensor of indices, or None, for each dimension; a mask is no index."""
-    indices = node.args[1]
-    shape = _shape(graph, node.args[0])
+    indices = at.argument(1)
+    shape = at.shape(0)
     given: Sequence[Arg] = indices if isinstance(indices, tuple) else ()
-    for arg, size in zip(given, shape, strict=False):
-        mask = isinstance(arg, Ref) and graph.values[arg.value].dtype in (DType.BOOL, DType.UINT8)
-        if not mask:
+    for item, (arg, size) in enumerate(zip(given, shape, strict=False)):
+        if at.dtype(1, item) not in (DType.BOOL, DType.UINT8):
             yield arg, (-size, size - 1, None)
 
 
-def _labels(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+def _labels(at: NamedArgs) -> _Uses:
     """Classes of scores ``(N, C, ...)`` or ``(C,)``."""
-    shape = _shape(graph, node.args[0])
+    shape = at.shape(0)
     classes = shape[1] if len(shape) > 1 else math.prod(shape)
-    yield node.args[1], (0, classes - 1, _whole(_argument(node, 4, -100)))
+    yield at.argument(1), (0, classes - 1, _whole(at.argument(4, default=-100)))
 
 
-def _label_sets(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-    yield node.args[1], (-1, _shape(graph, node.args[0])[-1] - 1, None)
+def _label_sets(at: NamedArgs) -> _Uses:
+    yield at.argument(1), (-1, at.shape(0)[-1] - 1, None)
 
 
-def _ctc(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+def _ctc(at: NamedArgs) -> _Uses:
     """Lengths; and labels where all count, since rows may hold anything behind their ends."""
-    scores, targets = _shape(graph, node.args[0]), _shape(graph, node.args[1])
+    scores, targets = at.shape(0), at.shape(1)
     if len(targets) == 1 and len(scores) == 3:
-        yield node.args[1], (0, scores[-1] - 1, None)
-    yield node.args[2], (0, scores[0], None)
-    yield node.args[3], (0, targets[-1], None)
+        yield at.argument(1), (0, scores[-1] - 1, None)
+    yield at.argument(2), (0, scores[0], None)
+    yield at.argument(3), (0, targets[-1], None)
 
 
-def _classes(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-    del graph
-    yield node.args[0], (0, _whole(_argument(node, 1, 0)) - 1, None)
+def _classes(at: NamedArgs) -> _Uses:
+    yield at.argument(0), (0, _whole(at.argument(1)) - 1, None)
 
 
-def _pooled(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-    dims = int(node.op.partition("max_unpool")[2][0])
-    shape = graph.values[node.outputs[0]].shape
-    yield node.args[1], (0, math.prod(shape[-dims:]) - 1, None)
+def _pooled(at: NamedArgs) -> _Uses:
+    dims = int(at.op.partition("max_unpool")[2][0])
+    yield at.argument(1), (0, math.prod(at.result[-dims:]) - 1, None)
 
 
-def _divisors(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-    result = graph.values[node.outputs[0]].dtype
-    if not result.is_floating:
-        yield node.args[1], (-(2**63), 2**63 - 1, None)
+def _divisors(at: NamedArgs) -> _Uses:
+    if not at.result_dtype.is_floating:
+        yield at.argument(1), (-(2**63), 2**63 - 1, None)
 
 
 _FINDERS: Mapping[str, _Finder] = MappingProxyType(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref
 
-__all__ = ["NamedArgs", "Place", "Shape"]
-
 Place = tuple[int, int]
 """Where a tensor stands among the arguments: its position, and that in its list or 0."""
 
@@ -72,6 +70,11 @@ class NamedArgs:
     def result(self) -> Shape:
         """The shape of the first result that is used."""
         return next(iter(self.results), ())
+
+    @property
+    def result_dtype(self) -> DType:
+        """The type of the first result that is used."""
+        return next(self._values[v].dtype for v in self._node.outputs if v >= 0)
 
     @property
     def is_projected(self) -> bool:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from emulator.lowering.update_rules.parameters import (
     Keep,
+    States,
     Update,
     lerp,
     update_each,
@@ -24,12 +25,10 @@ def rmsprop(update: Update) -> None:
     alpha = options["alpha"]
     update.count_step()
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        old, gradient, *states, rate, inertia, shrink = arrays
-        weight, grad = wide(old), wide(gradient)
-        lr, momentum, decay = (a.astype(weight.dtype) for a in (rate, inertia, shrink))
-        if options["maximize"]:
-            grad = -grad
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        lr, momentum, decay = (a.astype(weight.dtype) for a in scalars)
         grad = grad + decay * weight
         square = alpha * wide(states[0]) + (1.0 - alpha) * grad * grad
         new = [keep(square, states[0])]
@@ -56,16 +55,14 @@ def adagrad(update: Update) -> None:
     t = update.count_step()
     step_size = argins["lr"] / (1.0 + (t - 1.0) * options["lr_decay"])
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        *old, step_size, decay = arrays
-        weight, grad, total = (wide(a) for a in old)
-        dtype = weight.dtype
-        if options["maximize"]:
-            grad = -grad
-        grad = grad + decay.astype(dtype) * weight
-        new = keep(total + grad * grad, old[2])
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        step_size, decay = (a.astype(weight.dtype) for a in scalars)
+        grad = grad + decay * weight
+        new = keep(wide(states[0]) + grad * grad, states[0])
         denominator = jnp.sqrt(wide(new)) + options["eps"]
-        return weight - step_size.astype(dtype) * grad / denominator, new
+        return weight - step_size * grad / denominator, new
 
     update_each(update, one, [step_size, argins["weight_decay"]])
 
@@ -77,16 +74,15 @@ def adadelta(update: Update) -> None:
     rho, eps = options["rho"], options["eps"]
     update.count_step()
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        *old, lr, decay = arrays
-        weight, grad, square, changes = (wide(a) for a in old)
-        dtype = weight.dtype
-        if options["maximize"]:
-            grad = -grad
-        grad = grad + decay.astype(dtype) * weight
-        square = keep(rho * square + (1.0 - rho) * grad * grad, old[2])
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        lr, decay = (a.astype(weight.dtype) for a in scalars)
+        square, changes = (wide(a) for a in states)
+        grad = grad + decay * weight
+        square = keep(rho * square + (1.0 - rho) * grad * grad, states[0])
         change = jnp.sqrt(changes + eps) / jnp.sqrt(wide(square) + eps) * grad
-        changes = keep(rho * changes + (1.0 - rho) * change * change, old[3])
-        return weight - lr.astype(dtype) * change, square, changes
+        changes = keep(rho * changes + (1.0 - rho) * change * change, states[1])
+        return weight - lr * change, square, changes
 
     update_each(update, one, [argins["lr"], argins["weight_decay"]])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from emulator.lowering.update_rules.parameters import (
     Keep,
+    States,
     Update,
     update_each,
     update_rule,
@@ -27,19 +28,17 @@ def sgd(update: Update) -> None:
         scalars.append(update.state[optimizer.step] == 0)
         update.count_step()
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        weight, grad = (wide(a) for a in arrays[:2])
-        *states, rate, inertia, shrink = arrays[2 : len(arrays) - counted]
-        lr, momentum, decay = (a.astype(weight.dtype) for a in (rate, inertia, shrink))
-        if options["maximize"]:
-            grad = -grad
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        lr, momentum, decay = (a.astype(weight.dtype) for a in scalars[:3])
         grad = grad + decay * weight
         if no_momentum:
             return (weight - lr * grad,)
         buffer = momentum * wide(states[0]) + (1.0 - options["dampening"]) * grad
         if counted:
             # torch starts the buffer with the bare gradient: no dampening on the first step.
-            buffer = jnp.where(arrays[-1], grad, buffer)
+            buffer = jnp.where(scalars[3], grad, buffer)
         new = keep(buffer, states[0])
         buffer = wide(new)
         grad = grad + momentum * buffer if options["nesterov"] else buffer

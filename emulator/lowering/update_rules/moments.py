@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from emulator.lowering.update_rules.parameters import (
     Keep,
+    States,
     Update,
     lerp,
     update_each,
@@ -28,12 +29,12 @@ def adam(update: Update) -> None:
     step_size = argins["lr"] / (1.0 - beta1**t)
     correction = jnp.sqrt(1.0 - beta2**t)
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        old, gradient, *states, step_size, correction, lr, decay = arrays
-        weight, grad, first, second = (wide(a) for a in (old, gradient, *states[:2]))
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        step_size, correction, lr, decay = scalars
+        first, second = (wide(a) for a in states[:2])
         dtype = weight.dtype
-        if options["maximize"]:
-            grad = -grad
         if decoupled:
             weight = weight * (1.0 - lr * decay).astype(dtype)
         else:
@@ -63,15 +64,17 @@ def qadam(update: Update) -> None:
     step_size = argins["lr"] / (1.0 - beta1**t)
     correction = jnp.sqrt(1.0 - beta2**t)
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        *old, warm, step_size, correction, decay = arrays
-        weight, grad, first, second = (wide(a) for a in old)
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        warm, step_size, correction, decay = scalars
+        first, second = (wide(a) for a in states)
         dtype = weight.dtype
         grad = grad + decay.astype(dtype) * weight
         # After the warm-up the host has written the averaged moment before this runs.
         first = jnp.where(warm, first + (1.0 - beta1) * (grad - first), first)
         second = jnp.where(warm, beta2 * second + (1.0 - beta2) * (grad * grad), second)
-        new = [keep(first, old[2]), keep(second, old[3])]
+        new = [keep(first, states[0]), keep(second, states[1])]
         first, second = (wide(a) for a in new)
         denominator = jnp.sqrt(second) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
@@ -89,20 +92,18 @@ def adamax(update: Update) -> None:
     t = update.count_step()
     step_size = argins["lr"] / (1.0 - beta1**t)
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        *old, step_size, decay = arrays
-        weight, grad, mean, norm = (wide(a) for a in old)
-        dtype = weight.dtype
-        if options["maximize"]:
-            grad = -grad
-        grad = grad + decay.astype(dtype) * weight
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        step_size, decay = (a.astype(weight.dtype) for a in scalars)
+        mean, norm = (wide(a) for a in states)
+        grad = grad + decay * weight
         new = [
-            keep(lerp(mean, grad, 1.0 - beta1), old[2]),
-            keep(jnp.maximum(norm * beta2, jnp.abs(grad) + options["eps"]), old[3]),
+            keep(lerp(mean, grad, 1.0 - beta1), states[0]),
+            keep(jnp.maximum(norm * beta2, jnp.abs(grad) + options["eps"]), states[1]),
         ]
         mean, norm = (wide(a) for a in new)
-        weight = weight - step_size.astype(dtype) * mean / norm
-        return weight, *new
+        return weight - step_size * mean / norm, *new
 
     update_each(update, one, [step_size, argins["weight_decay"]])
 
@@ -117,17 +118,17 @@ def nadam(update: Update) -> None:
     now = beta1 * (1.0 - 0.5 * 0.96 ** (t * falling))
     following = beta1 * (1.0 - 0.5 * 0.96 ** ((t + 1.0) * falling))
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        *old, last, now, following, correction, lr, decay = arrays
-        weight, grad, mean, square = (wide(a) for a in old)
-        dtype = weight.dtype
-        if options["maximize"]:
-            grad = -grad
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        now, following, correction, lr, decay = scalars
+        mean, square = (wide(a) for a in states[:2])
+        last, dtype = states[2], weight.dtype
         weight, grad = _decayed(weight, grad, lr, decay, options)
         product = keep(last * now.astype(last.dtype), last)
         new = [
-            keep(lerp(mean, grad, 1.0 - beta1), old[2]),
-            keep(beta2 * square + (1.0 - beta2) * grad * grad, old[3]),
+            keep(lerp(mean, grad, 1.0 - beta1), states[0]),
+            keep(beta2 * square + (1.0 - beta2) * grad * grad, states[1]),
         ]
         mean, square = (wide(a) for a in new)
         denominator = jnp.sqrt(square / correction.astype(dtype)) + options["eps"]
@@ -157,16 +158,16 @@ def radam(update: Update) -> None:
     ratio = (counted - 4.0) * (counted - 2.0) * most / ((most - 4.0) * (most - 2.0) * counted)
     rectification = jnp.sqrt(jnp.where(rectified, ratio, 1.0))
 
-    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        *old, rectified, rectification, bias, root, lr, decay = arrays
-        weight, grad, mean, square = (wide(a) for a in old)
+    def one(
+        keep: Keep, weight: jax.Array, grad: jax.Array, states: States, *scalars: jax.Array
+    ) -> tuple[jax.Array, ...]:
+        rectified, rectification, bias, root, lr, decay = scalars
+        mean, square = (wide(a) for a in states)
         dtype = weight.dtype
-        if options["maximize"]:
-            grad = -grad
         weight, grad = _decayed(weight, grad, lr, decay, options)
         new = [
-            keep(lerp(mean, grad, 1.0 - beta1), old[2]),
-            keep(beta2 * square + (1.0 - beta2) * grad * grad, old[3]),
+            keep(lerp(mean, grad, 1.0 - beta1), states[0]),
+            keep(beta2 * square + (1.0 - beta2) * grad * grad, states[1]),
         ]
         mean, square = (wide(a) for a in new)
         plain = mean / bias.astype(dtype) * lr.astype(dtype)
