@@ -67,8 +67,9 @@ def title(p: Problem) -> str:
         return f"product {p.dtype} {form} {p.batch}x{p.m}x{p.k}x{p.n}"
     w = p.window
     sizes = "x".join(map(str, (p.batch, *p.size, p.channels, p.features)))
+    part = p.part.name.lower().replace("_", " ")
     rest = f"kernel {w.kernel[0]} stride {w.stride[0]} dilation {w.dilation[0]} groups {p.groups}"
-    return f"convolution {len(p.size)}d {p.part.value} {sizes} {rest}"
+    return f"convolution {len(p.size)}d {part} {sizes} {rest}"
 
 
 def kinds(text: str) -> list[Problem]:

@@ -13,7 +13,6 @@ from emulator.kernels.target import native_kernels
 from emulator.kernels.windows import Window
 from emulator.native.convolution import (
     ConvolutionCall,
-    ConvolutionPart,
     call_convolution,
     has_convolution,
 )
@@ -24,12 +23,6 @@ _LARGE_DATA = 4
 kernels: each thread computes a whole gradient, and all are added up. XLA divides it by features."""
 
 _MOST_AXES = 3
-
-_PARTS = {
-    Part.FORWARD: ConvolutionPart.FORWARD,
-    Part.INPUT_GRADIENT: ConvolutionPart.INPUT_GRADIENT,
-    Part.WEIGHT_GRADIENT: ConvolutionPart.WEIGHT_GRADIENT,
-}
 
 
 def has_kernel(problem: Convolution) -> bool:
@@ -70,7 +63,7 @@ def _kernels(p: Convolution) -> int:
 def _call(p: Convolution) -> ConvolutionCall:
     sides = p.window.padding(p.size)
     return ConvolutionCall(
-        part=_PARTS[p.part],
+        part=p.part,
         groups=p.groups,
         threads=shares_of(p.operations),
         x=(p.batch, *p.size, p.channels),

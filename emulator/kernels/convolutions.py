@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -95,41 +94,6 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
 """Candidates of each part, the best first."""
 
 
-def _no_result(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    del groups
-    return jnp.zeros((x.shape[0], w.shape[0], *window.out), compute_dtype(x.dtype))
-
-
-def _no_input_gradient(
-    g: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
-) -> jax.Array:
-    del window
-    return jnp.zeros((g.shape[0], w.shape[1] * groups, *size), compute_dtype(w.dtype))
-
-
-def _no_weight_gradient(
-    x: jax.Array, g: jax.Array, window: Window, groups: int, shape: tuple[int, ...]
-) -> jax.Array:
-    del g, window, groups
-    return jnp.zeros(shape, compute_dtype(x.dtype))
-
-
-EMPTY: Mapping[Part, Candidate[Convolution]] = MappingProxyType(
-    {
-        Part.FORWARD: _named("empty", _always, _no_result),
-        Part.INPUT_GRADIENT: _named("empty", _always, _no_input_gradient),
-        Part.WEIGHT_GRADIENT: _named("empty", _always, _no_weight_gradient),
-    }
-)
-"""What computes a part where nothing is multiplied: sums of nothing, zeros."""
-
-
-def _chosen(problem: Convolution) -> Candidate[Convolution]:
-    if problem.empty:
-        return EMPTY[problem.part]
-    return choose(problem, CANDIDATES[problem.part])
-
-
 def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
     """Convolution, in the dtype that it is computed in.
 
@@ -143,7 +107,9 @@ def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Arr
         ``(N, O, ...)``, float32 for bfloat16 and float16.
     """
     problem = Convolution.of(Part.FORWARD, x.dtype, x.shape, w.shape, window, groups)
-    return _chosen(problem).run(x, w, window, groups)
+    if problem.empty:
+        return jnp.zeros((x.shape[0], w.shape[0], *window.out), compute_dtype(x.dtype))
+    return choose(problem, CANDIDATES[Part.FORWARD]).run(x, w, window, groups)
 
 
 def runs_channels_last(
@@ -151,7 +117,7 @@ def runs_channels_last(
 ) -> bool:
     """Whether :func:`convolve` runs channels last, for data and kernels of these shapes."""
     problem = Convolution.of(Part.FORWARD, dtype, x, w, window, groups)
-    return _chosen(problem).name not in ("few taps", "empty")
+    return not problem.empty and choose(problem, CANDIDATES[Part.FORWARD]).name != "few taps"
 
 
 def input_gradient(
@@ -171,9 +137,11 @@ def input_gradient(
     """
     data = (g.shape[0], w.shape[1] * groups, *size)
     problem = Convolution.of(Part.INPUT_GRADIENT, w.dtype, data, w.shape, window, groups)
-    if not problem.empty and not jnp.issubdtype(w.dtype, jnp.inexact):
+    if problem.empty:
+        return jnp.zeros(data, compute_dtype(w.dtype))
+    if not jnp.issubdtype(w.dtype, jnp.inexact):
         return by_xla.input_gradient_of_integers(g, w, window, groups, size)
-    return _chosen(problem).run(g, w, window, groups, size)
+    return choose(problem, CANDIDATES[Part.INPUT_GRADIENT]).run(g, w, window, groups, size)
 
 
 def weight_gradient(
@@ -192,4 +160,6 @@ def weight_gradient(
         An array of that shape, float32 for narrow types.
     """
     problem = Convolution.of(Part.WEIGHT_GRADIENT, x.dtype, x.shape, shape, window, groups)
-    return _chosen(problem).run(x, g, window, groups, shape)
+    if problem.empty:
+        return jnp.zeros(shape, compute_dtype(x.dtype))
+    return choose(problem, CANDIDATES[Part.WEIGHT_GRADIENT]).run(x, g, window, groups, shape)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from emulator.kernels.windows import Window
+from emulator.native.convolution import ConvolutionPart as Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,6 @@ class Product:
     def operations(self) -> int:
         """Floating point operations."""
         return 2 * self.batch * self.m * self.k * self.n
-
-
-class Part(enum.Enum):
-    """What of a convolution is computed."""
-
-    FORWARD = "forward"
-    INPUT_GRADIENT = "input gradient"
-    WEIGHT_GRADIENT = "weight gradient"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -318,19 +318,15 @@ def _conv_flops(x: Shape, weight: Shape, out: Shape, transposed: bool) -> int:
     return 2 * batch * math.prod(places) * math.prod(weight)
 
 
-def _conv(at: NamedArgs) -> Products:
-    flops = _conv_flops(at.shape(0), at.shape(1), at.result, False)
-    return _each(flops, at.dtype(0), (0, 0), (1, 0))
+def _convolution(transposed: bool | None = None) -> Callable[[NamedArgs], Products]:
+    """A convolution; where it is not said, an argument says whether it is transposed."""
 
+    def of(at: NamedArgs) -> Products:
+        back = at.argument(6) is True if transposed is None else transposed
+        flops = _conv_flops(at.shape(0), at.shape(1), at.result, back)
+        return _each(flops, at.dtype(0), (0, 0), (1, 0))
 
-def _conv_transpose(at: NamedArgs) -> Products:
-    flops = _conv_flops(at.shape(0), at.shape(1), at.result, True)
-    return _each(flops, at.dtype(0), (0, 0), (1, 0))
-
-
-def _convolution(at: NamedArgs) -> Products:
-    flops = _conv_flops(at.shape(0), at.shape(1), at.result, at.argument(6) is True)
-    return _each(flops, at.dtype(0), (0, 0), (1, 0))
+    return of
 
 
 # -- ops of several products ---------------------------------------------------
@@ -440,9 +436,9 @@ _FORMULAS: Mapping[str, Callable[[NamedArgs], Products | None]] = MappingProxyTy
         "bilinear": _bilinear,
         "grouped": _grouped,
         "multi_dot": _multi_dot,
-        "conv": _conv,
-        "conv_transpose": _conv_transpose,
-        "convolution": _convolution,
+        "conv": _convolution(False),
+        "conv_transpose": _convolution(True),
+        "convolution": _convolution(),
         "attention": _attention,
         "recurrent": _recurrent,
         "cell": _cell,

@@ -237,11 +237,11 @@ def elementwise(
     return fn(*broadcast_all(*arrays)).astype(dtype)
 
 
-def float_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
-    """A lowering that turns integers into float32 and computes half types in float32."""
+def promoted(fn: Callable[..., jax.Array], *, to_float: bool = False) -> Callable[..., jax.Array]:
+    """The lowering that :func:`elementwise` makes of a function."""
 
-    def lower(x: jax.Array) -> jax.Array:
-        return elementwise(fn, x, to_float=True)
+    def lower(*operands: Operand) -> jax.Array:
+        return elementwise(fn, *operands, to_float=to_float)
 
     return lower
 

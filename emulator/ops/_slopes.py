@@ -23,10 +23,7 @@ def absolute(x: jax.Array) -> jax.Array:
     return jnp.abs(x)
 
 
-@absolute.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x,), (dx,) = primals, tangents
-    return absolute(x), dx * sign(x)
+absolute.defjvps(lambda dx, _, x: dx * sign(x))
 
 
 @jax.custom_jvp
@@ -39,9 +36,7 @@ def apart(product: jax.Array) -> jax.Array:
     return jnp.where(jnp.isinf(product), jnp.copysign(jnp.inf, product), product)
 
 
-@apart.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    return apart(*primals), tangents[0]
+apart.defjvps(lambda dx, _y, _x: dx)
 
 
 @jax.custom_jvp
@@ -50,11 +45,7 @@ def rsqrt(x: jax.Array) -> jax.Array:
     return lax.rsqrt(x)
 
 
-@rsqrt.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x,), (dx,) = primals, tangents
-    y = rsqrt(x)
-    return y, dx * (-0.5 * (y * y * y))
+rsqrt.defjvps(lambda dx, y, _: dx * (-0.5 * (y * y * y)))
 
 
 @jax.custom_jvp
@@ -63,11 +54,7 @@ def safe_sqrt(x: jax.Array) -> jax.Array:
     return lax.sqrt(x)
 
 
-@safe_sqrt.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x,), (dx,) = primals, tangents
-    root = safe_sqrt(x)
-    return root, dx * jnp.where(root == 0, 0, 0.5 / root)
+safe_sqrt.defjvps(lambda dx, root, _: dx * jnp.where(root == 0, 0, 0.5 / root))
 
 
 def _without_nan_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -131,11 +118,9 @@ def hypot(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.hypot(x, y)
 
 
-@hypot.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x, y), (dx, dy) = primals, tangents
-    length = hypot(x, y)
-    return length, dx * (x / length) + dy * (y / length)
+hypot.defjvps(
+    lambda dx, length, x, _: dx * (x / length), lambda dy, length, _, y: dy * (y / length)
+)
 
 
 def _xlogy_backward(
@@ -194,10 +179,7 @@ def with_slope(x: jax.Array, value: jax.Array, slope: jax.Array) -> jax.Array:
     return value
 
 
-@with_slope.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x, value, slope), (dx, _, _) = primals, tangents
-    return with_slope(x, value, slope), dx * slope
+with_slope.defjvps(lambda dx, _y, _x, _value, slope: dx * slope, None, None)
 
 
 @jax.custom_jvp
@@ -235,10 +217,7 @@ def exp(x: jax.Array) -> jax.Array:
     return jnp.where(x == jnp.inf, jnp.inf, jnp.exp(x))
 
 
-@exp.defjvp
-def _derivative(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    y = exp(*primals)
-    return y, tangents[0] * y
+exp.defjvps(lambda dx, y, _: dx * y)
 
 
 _FARTHEST = 1100
@@ -262,10 +241,7 @@ def exp2(x: jax.Array) -> jax.Array:
     return part * _power_of_two(half, x.dtype) * _power_of_two(exponent - half, x.dtype)
 
 
-@exp2.defjvp
-def _derivative_of_exp2(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    y = exp2(*primals)
-    return y, tangents[0] * y * math.log(2)
+exp2.defjvps(lambda dx, y, _: dx * y * math.log(2))
 
 
 def _power_of_two(exponent: jax.Array, dtype: Any) -> jax.Array:
@@ -294,9 +270,7 @@ def cosh(x: jax.Array) -> jax.Array:
     return large + small
 
 
-@cosh.defjvp
-def _derivative_of_cosh(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    return cosh(*primals), tangents[0] * sinh(*primals)
+cosh.defjvps(lambda dx, _, x: dx * sinh(x))
 
 
 @jax.custom_jvp
@@ -309,6 +283,4 @@ def sinh(x: jax.Array) -> jax.Array:
     return jnp.where(jnp.abs(x) < 1, lax.sinh(x), far)
 
 
-@sinh.defjvp
-def _derivative_of_sinh(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
-    return sinh(*primals), tangents[0] * cosh(*primals)
+sinh.defjvps(lambda dx, _, x: dx * cosh(x))

@@ -7,6 +7,7 @@ results, which the compiler writes back to their buffers.
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,8 @@ from emulator.ops.norm import (
 )
 from emulator.ops.registry import Channels, op
 from pef_schema.errors import SambaError
+
+_batch_norm = partial(op, channels=Channels.LAST, flops=("input", 0, 8), fusing=Fusing.CHEAP)
 
 Saved = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
 Normalized = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
@@ -138,13 +141,7 @@ class NoStatistics(SambaError):
         )
 
 
-@op(
-    "aten._native_batch_norm_legit.no_stats",
-    reads=(0, 1),
-    channels=Channels.LAST,
-    flops=("input", 0, 8),
-    fusing=Fusing.CHEAP,
-)
+@_batch_norm("aten._native_batch_norm_legit.no_stats", reads=(0, 1))
 def batch_norm_no_stats(
     x: jax.Array,
     weight: jax.Array | None,
@@ -170,13 +167,7 @@ def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
     return lax.stop_gradient(mixed).astype(old.dtype)
 
 
-@op(
-    "aten._native_batch_norm_legit_functional.default",
-    reads=(0, 1, 3, 4),
-    channels=Channels.LAST,
-    flops=("input", 0, 8),
-    fusing=Fusing.CHEAP,
-)
+@_batch_norm("aten._native_batch_norm_legit_functional.default", reads=(0, 1, 3, 4))
 def batch_norm_functional(
     x: jax.Array,
     weight: jax.Array | None,
@@ -210,13 +201,7 @@ def batch_norm_functional(
     )
 
 
-@op(
-    "aten._native_batch_norm_legit_no_training.default",
-    reads=(0, 1, 3, 4),
-    channels=Channels.LAST,
-    flops=("input", 0, 8),
-    fusing=Fusing.CHEAP,
-)
+@_batch_norm("aten._native_batch_norm_legit_no_training.default", reads=(0, 1, 3, 4))
 def batch_norm_eval(
     x: jax.Array,
     weight: jax.Array | None,

@@ -20,6 +20,7 @@ from emulator.ops._promote import (
     compared,
     elementwise,
     is_float,
+    promoted,
     result_type,
 )
 from emulator.ops.registry import op, pointwise
@@ -44,9 +45,11 @@ def _comparison(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lower
 
 
-def _bitwise(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    def lower(x: Operand, other: Operand) -> jax.Array:
-        return elementwise(fn, x, other)
+def _of_one(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """A lowering of this file, whoever wrote the function."""
+
+    def lower(x: jax.Array) -> jax.Array:
+        return fn(x)
 
     return lower
 
@@ -76,8 +79,8 @@ _BITWISE: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
 )
 for _name, _operator, _fn in _BITWISE:
     _ranges = ("both",) if _name == "bitwise_and" else None
-    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), _bitwise(_fn), ranges=_ranges)
-    _register((_operator,), ("Tensor", "Scalar"), _bitwise(_fn), ranges=_ranges)
+    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), promoted(_fn), ranges=_ranges)
+    _register((_operator,), ("Tensor", "Scalar"), promoted(_fn), ranges=_ranges)
 
 for _name, _fn in (
     ("logical_and", lax.bitwise_and),
@@ -87,76 +90,49 @@ for _name, _fn in (
     _register((_name,), ("default",), _logical(_fn), complex=True)
 
 
-@op("aten.bitwise_not.default", cheap=True, differentiable=False)
-def bitwise_not(x: jax.Array) -> jax.Array:
-    """Every bit flipped; logical not of booleans."""
-    return lax.bitwise_not(x)
-
-
-@op("aten.logical_not.default", cheap=True, differentiable=False, complex=True)
-def logical_not(x: jax.Array) -> jax.Array:
-    """Whether ``x`` is zero."""
-    return ~x.astype(bool)
-
-
-@op(
-    *("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar"),
-    *("aten.bitwise_left_shift.Scalar_Tensor", "aten.__lshift__.Tensor"),
-    "aten.__lshift__.Scalar",
-    cheap=True,
-    differentiable=False,
-)
-def shift_left(x: Operand, bits: Operand) -> jax.Array:
+def _shift_left(x: jax.Array, bits: jax.Array) -> jax.Array:
     """``x << bits``; zero when every bit is shifted out."""
-    return elementwise(_shift_left, x, bits)
+    gone = (bits < 0) | (bits >= x.dtype.itemsize * 8)
+    return jnp.where(gone, 0, lax.shift_left(x, jnp.where(gone, 0, bits)))
 
 
-@op(
-    *("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar"),
-    *("aten.bitwise_right_shift.Scalar_Tensor", "aten.__rshift__.Tensor"),
-    "aten.__rshift__.Scalar",
-    cheap=True,
-    differentiable=False,
-)
-def shift_right(x: Operand, bits: Operand) -> jax.Array:
+def _shift_right(x: jax.Array, bits: jax.Array) -> jax.Array:
     """``x >> bits``, keeping the sign."""
-    return elementwise(_shift_right, x, bits)
+    size = x.dtype.itemsize * 8
+    all_out = (bits < 0) | (bits >= size)
+    signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
+    shift = lax.shift_right_arithmetic if signed else lax.shift_right_logical
+    kept = shift(x, jnp.where(all_out, size - 1, bits))
+    return kept if signed else jnp.where(all_out, 0, kept)
 
 
-@op("aten.isnan.default", cheap=True, differentiable=False, complex=True)
-def isnan(x: jax.Array) -> jax.Array:
-    """Whether ``x`` is NaN."""
-    return x != x
+_SHIFTS: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
+    ("bitwise_left_shift", "__lshift__", _shift_left),
+    ("bitwise_right_shift", "__rshift__", _shift_right),
+)
+for _name, _operator, _fn in _SHIFTS:
+    _register((_name,), ("Tensor", "Tensor_Scalar", "Scalar_Tensor"), promoted(_fn))
+    _register((_operator,), ("Tensor", "Scalar"), promoted(_fn))
 
 
-@op("aten.isinf.default", cheap=True, differentiable=False, complex=True)
-def isinf(x: jax.Array) -> jax.Array:
-    """Whether ``x`` is infinite of either sign."""
-    return jnp.isinf(x)
-
-
-@op("aten.isfinite.default", cheap=True, differentiable=False, complex=True)
-def isfinite(x: jax.Array) -> jax.Array:
-    """Whether ``x`` is neither infinite nor NaN."""
-    return jnp.isfinite(x)
-
-
-@op("aten.isposinf.default", cheap=True, differentiable=False)
-def isposinf(x: jax.Array) -> jax.Array:
-    """Whether ``x`` is ``+inf``."""
-    return jnp.isinf(x) & (x > 0)
-
-
-@op("aten.isneginf.default", cheap=True, differentiable=False)
-def isneginf(x: jax.Array) -> jax.Array:
-    """Whether ``x`` is ``-inf``."""
-    return jnp.isinf(x) & (x < 0)
-
-
-@op("aten.signbit.default", cheap=True, differentiable=False)
-def signbit(x: jax.Array) -> jax.Array:
+def _signbit(x: jax.Array) -> jax.Array:
     """Whether the sign bit is set: true of ``-0.0``."""
     return jnp.signbit(x) if is_float(x.dtype) else x < 0
+
+
+_PREDICATES: tuple[tuple[str, Callable[[jax.Array], jax.Array], bool], ...] = (
+    ("bitwise_not", lax.bitwise_not, False),
+    ("logical_not", lambda x: ~x.astype(bool), True),
+    ("isnan", lambda x: x != x, True),
+    ("isinf", jnp.isinf, True),
+    ("isfinite", jnp.isfinite, True),
+    ("isposinf", lambda x: jnp.isinf(x) & (x > 0), False),
+    ("isneginf", lambda x: jnp.isinf(x) & (x < 0), False),
+    ("signbit", _signbit, False),
+)
+"""Functions of one tensor, and whether torch has them for complex numbers."""
+for _name, _fn, _complex in _PREDICATES:
+    _register((_name,), ("default",), _of_one(_fn), complex=_complex)
 
 
 @op(
@@ -195,20 +171,6 @@ def isclose(
         return near | (jnp.isfinite(gap) & (gap <= atol + jnp.abs(rtol * b)))
 
     return compared(close, x, other)
-
-
-def _shift_left(x: jax.Array, bits: jax.Array) -> jax.Array:
-    gone = (bits < 0) | (bits >= x.dtype.itemsize * 8)
-    return jnp.where(gone, 0, lax.shift_left(x, jnp.where(gone, 0, bits)))
-
-
-def _shift_right(x: jax.Array, bits: jax.Array) -> jax.Array:
-    size = x.dtype.itemsize * 8
-    all_out = (bits < 0) | (bits >= size)
-    signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
-    shift = lax.shift_right_arithmetic if signed else lax.shift_right_logical
-    kept = shift(x, jnp.where(all_out, size - 1, bits))
-    return kept if signed else jnp.where(all_out, 0, kept)
 
 
 @pointwise("aten.maximum.default", ranges=("cut",))

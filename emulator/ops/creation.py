@@ -31,6 +31,7 @@ from pef_schema.program import DType
 Size = tuple[int, ...]
 
 _made = partial(op, differentiable=False, moves=True)
+_counted = partial(op, cheap=True, differentiable=False)
 
 
 def stated_dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
@@ -124,18 +125,13 @@ def copy(x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Arr
     return broadcast_to(converted(source, x.dtype), x.shape)
 
 
-@op("aten.arange.default", cheap=True, differentiable=False, ranges=("counted",))
+@_counted("aten.arange.default", ranges=("counted",))
 def arange(end: float, *, dtype: DType | None = None) -> jax.Array:
     """``0, 1, ...`` below ``end``."""
     return arange_step(0, end, dtype=dtype)
 
 
-@op(
-    *("aten.arange.start", "aten.arange.start_step"),
-    cheap=True,
-    differentiable=False,
-    ranges=("counted",),
-)
+@_counted("aten.arange.start", "aten.arange.start_step", ranges=("counted",))
 def arange_step(
     start: float, end: float, step: float = 1, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -151,7 +147,7 @@ def arange_step(
     return (index * constant(step, wide) + constant(start, wide)).astype(kind)
 
 
-@op("aten.range.default", "aten.range.step", cheap=True, differentiable=False)
+@_counted("aten.range.default", "aten.range.step")
 def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = None) -> jax.Array:
     """``start, start + step, ...`` up to and including ``end``."""
     kind = stated_dtype(dtype)
@@ -191,11 +187,9 @@ def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
     return jnp.where(index < steps // 2, up, down)
 
 
-@op(
+@_counted(
     *("aten.linspace.default", "aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar"),
     "aten.linspace.Scalar_Tensor",
-    cheap=True,
-    differentiable=False,
     complex=True,
 )
 def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) -> jax.Array:
@@ -205,11 +199,9 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) ->
     return _spaced(start, end, steps, wide).astype(kind)
 
 
-@op(
+@_counted(
     *("aten.logspace.default", "aten.logspace.Tensor_Tensor", "aten.logspace.Tensor_Scalar"),
     "aten.logspace.Scalar_Tensor",
-    cheap=True,
-    differentiable=False,
     complex=True,
 )
 def logspace(
@@ -277,11 +269,9 @@ def _window(values: np.ndarray, length: int, dtype: DType | None) -> jax.Array:
     return jnp.asarray(values.astype(stated_dtype(dtype)))
 
 
-@op(
+@_counted(
     *("aten.hamming_window.default", "aten.hamming_window.periodic"),
     *("aten.hamming_window.periodic_alpha", "aten.hamming_window.periodic_alpha_beta"),
-    cheap=True,
-    differentiable=False,
 )
 def hamming_window(
     length: int,
@@ -296,37 +286,25 @@ def hamming_window(
     return _window(alpha - beta * np.cos(angle), length, dtype)
 
 
-@op("aten.hann_window.default", "aten.hann_window.periodic", cheap=True, differentiable=False)
+@_counted("aten.hann_window.default", "aten.hann_window.periodic")
 def hann_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
     """``(1 - cos(2 pi n / N)) / 2``."""
     return hamming_window(length, periodic, 0.5, 0.5, dtype=dtype)
 
 
-@op(
-    *("aten.blackman_window.default", "aten.blackman_window.periodic"),
-    cheap=True,
-    differentiable=False,
-)
+@_counted("aten.blackman_window.default", "aten.blackman_window.periodic")
 def blackman_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
     """``0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N)``."""
     return _window(np.blackman(length + periodic), length, dtype)
 
 
-@op(
-    *("aten.bartlett_window.default", "aten.bartlett_window.periodic"),
-    cheap=True,
-    differentiable=False,
-)
+@_counted("aten.bartlett_window.default", "aten.bartlett_window.periodic")
 def bartlett_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
     """A triangle with zeros at both ends."""
     return _window(np.bartlett(length + periodic), length, dtype)
 
 
-@op(
-    *("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta"),
-    cheap=True,
-    differentiable=False,
-)
+@_counted("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta")
 def kaiser_window(
     length: int, periodic: bool = True, beta: float = 12.0, *, dtype: DType | None = None
 ) -> jax.Array:

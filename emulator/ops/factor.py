@@ -9,7 +9,7 @@ from jax import lax
 from emulator.errors import LoweringError
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import adjoint, conjugate, is_complex
-from emulator.ops.registry import op
+from emulator.ops.registry import of_matrices, op
 
 _mm = jnp.matmul
 Pair = tuple[jax.Array, jax.Array]
@@ -25,7 +25,7 @@ def _triu_of(x: jax.Array) -> jax.Array:
 # -- Cholesky ----------------------------------------------------------------
 
 
-@op("aten.cholesky.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.cholesky.default")
 @op("aten.linalg_cholesky.default", complex=True, counted=False)
 def cholesky(x: jax.Array, upper: bool = False) -> jax.Array:
     """Cholesky factor from one triangle; NaN where a matrix is not positive (torch raises)."""
@@ -38,7 +38,7 @@ def cholesky(x: jax.Array, upper: bool = False) -> jax.Array:
     return adjoint(factor) if upper else factor
 
 
-@op("aten.linalg_cholesky_ex.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.linalg_cholesky_ex.default")
 def cholesky_ex(x: jax.Array, *, upper: bool = False, check_errors: bool = False) -> Pair:
     """Cholesky factor, and the order of the first minor that is not positive (0 for none)."""
     del check_errors  # a program cannot raise
@@ -113,7 +113,7 @@ def _qr(a: jax.Array, complete: bool) -> Pair:
     return q, r
 
 
-@op("aten.linalg_qr.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.linalg_qr.default")
 def qr(a: jax.Array, mode: str = "reduced") -> Pair:
     """QR decomposition; ``mode`` is ``reduced``, ``complete`` or ``r`` (no q).
 
@@ -158,19 +158,14 @@ def _reflect(a: jax.Array, tau: jax.Array, c: jax.Array, reverse: bool) -> jax.A
     return lax.scan(step, c, pairs, reverse=reverse)[0]
 
 
-@op(
-    *("aten.linalg_householder_product.default", "aten.orgqr.default"),
-    reads=(0, 1),
-    complex=True,
-    counted=False,
-)
+@of_matrices("aten.linalg_householder_product.default", "aten.orgqr.default", reads=(0, 1))
 def householder_product(a: jax.Array, tau: jax.Array) -> jax.Array:
     """The first columns of a product of Householder reflectors."""
     eye = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
     return _reflect(a, tau, eye, True)
 
 
-@op("aten.ormqr.default", reads=(0, 1, 2), complex=True, counted=False)
+@of_matrices("aten.ormqr.default", reads=(0, 1, 2))
 def ormqr(
     a: jax.Array, tau: jax.Array, other: jax.Array, left: bool = True, transpose: bool = False
 ) -> jax.Array:
@@ -217,12 +212,7 @@ def _check_pivot(op_name: str, a: jax.Array, pivot: bool) -> None:
         )
 
 
-@op(
-    *("aten.linalg_lu_factor_ex.default", "aten._lu_with_info.default"),
-    reads=(0,),
-    complex=True,
-    counted=False,
-)
+@of_matrices("aten.linalg_lu_factor_ex.default", "aten._lu_with_info.default")
 def lu_factor_ex(a: jax.Array, pivot: bool = True, check_errors: bool = False) -> Lu:
     """Packed LU factors with partial pivoting, the exchanges, and where it is singular."""
     del check_errors  # a program cannot raise
@@ -231,7 +221,7 @@ def lu_factor_ex(a: jax.Array, pivot: bool = True, check_errors: bool = False) -
     return packed, pivots, _singular(packed)
 
 
-@op("aten.linalg_lu_factor.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.linalg_lu_factor.default")
 def lu_factor(a: jax.Array, *, pivot: bool = True) -> Pair:
     """See :func:`lu_factor_ex`."""
     packed, pivots, _ = lu_factor_ex(a, pivot=pivot)
@@ -251,7 +241,7 @@ def permutation(rows: jax.Array, dtype: object) -> jax.Array:
     return jax.nn.one_hot(rows, rows.shape[-1], axis=-2, dtype=dtype)
 
 
-@op("aten.linalg_lu.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.linalg_lu.default")
 def lu(a: jax.Array, *, pivot: bool = True) -> Lu:
     """LU decomposition ``p @ l @ u``; without pivoting there is no ``p``."""
     _check_pivot("aten.linalg_lu", a, pivot)

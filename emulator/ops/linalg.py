@@ -9,7 +9,7 @@ from jax.scipy.linalg import expm, solve_triangular
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import adjoint, conjugate, is_complex
 from emulator.ops.factor import lu_factor_ex, rows_of, split
-from emulator.ops.registry import op
+from emulator.ops.registry import of_matrices, op
 
 
 @op("aten.linalg_matrix_power.default", "aten.matrix_power.default", complex=True, counted=False)
@@ -105,7 +105,7 @@ def _cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool) -> jax.Array:
     return solve_triangular(adjoint(lower), y, lower=False)
 
 
-@op("aten.cholesky_solve.default", reads=(0, 1), complex=True, counted=False)
+@of_matrices("aten.cholesky_solve.default", reads=(0, 1))
 def cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool = False) -> jax.Array:
     """Solution of ``(l @ l.mT) @ x = b``, or ``(u.mT @ u) @ x = b``."""
     factor, b = _batched(factor, b)
@@ -125,13 +125,13 @@ def _cholesky_inverse(factor: jax.Array, upper: bool) -> jax.Array:
     return _cholesky_solve(eye, factor, upper)
 
 
-@op("aten.cholesky_inverse.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.cholesky_inverse.default")
 def cholesky_inverse(factor: jax.Array, upper: bool = False) -> jax.Array:
     """Inverse of ``l @ l.mT``, or of ``u.mT @ u``."""
     return _cholesky_inverse(factor, upper)
 
 
-@op("aten.triangular_solve.default", reads=(0, 1), complex=True, counted=False)
+@of_matrices("aten.triangular_solve.default", reads=(0, 1))
 def triangular_solve(
     b: jax.Array,
     a: jax.Array,
@@ -146,7 +146,7 @@ def triangular_solve(
     return x, a
 
 
-@op("aten.linalg_lu_solve.default", reads=(0, 1, 2), complex=True, counted=False)
+@of_matrices("aten.linalg_lu_solve.default", reads=(0, 1, 2))
 def lu_solve(
     packed: jax.Array,
     pivots: jax.Array,
@@ -177,13 +177,13 @@ def _lu_solve(packed: jax.Array, pivots: jax.Array, b: jax.Array, transposed: bo
     return solve_triangular(upper, y, lower=False)
 
 
-@op("aten.lu_solve.default", reads=(0, 1, 2), complex=True, counted=False)
+@of_matrices("aten.lu_solve.default", reads=(0, 1, 2))
 def lu_solve_of(b: jax.Array, packed: jax.Array, pivots: jax.Array) -> jax.Array:
     """See :func:`lu_solve`."""
     return lu_solve(packed, pivots, b)
 
 
-@op("aten._linalg_solve_ex.default", reads=(0, 1), complex=True, counted=False)
+@of_matrices("aten._linalg_solve_ex.default", reads=(0, 1))
 def solve_with_factors(
     a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -192,28 +192,28 @@ def solve_with_factors(
     return solve(a, b, left=left), packed, pivots, info
 
 
-@op("aten.linalg_solve_ex.default", reads=(0, 1), complex=True, counted=False)
+@of_matrices("aten.linalg_solve_ex.default", reads=(0, 1))
 def solve_ex(a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False) -> Pair:
     """Solution of a linear system, and where it is singular."""
     x, _, _, info = solve_with_factors(a, b, left=left, check_errors=check_errors)
     return x, info
 
 
-@op("aten.linalg_inv_ex.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten.linalg_inv_ex.default")
 def inv_ex(a: jax.Array, *, check_errors: bool = False) -> Pair:
     """Inverse, and where it is singular."""
     info = lu_factor_ex(jax.lax.stop_gradient(a), check_errors=check_errors)[2]
     return inv(a), info
 
 
-@op("aten._linalg_det.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten._linalg_det.default")
 def det_with_factors(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Determinants, the packed factors, the exchanges."""
     packed, pivots, _ = lu_factor_ex(jax.lax.stop_gradient(a))
     return det(a), packed, pivots
 
 
-@op("aten._linalg_slogdet.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten._linalg_slogdet.default")
 def slogdet_with_factors(
     a: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -226,12 +226,7 @@ _MAX_SQUARINGS = 64
 """Enough for any norm whose exponential is finite; jax gives NaN above its default of 16."""
 
 
-@op(
-    *("aten.linalg_matrix_exp.default", "aten.matrix_exp.default"),
-    reads=(0,),
-    complex=True,
-    counted=False,
-)
+@of_matrices("aten.linalg_matrix_exp.default", "aten.matrix_exp.default")
 def matrix_exp(a: jax.Array) -> jax.Array:
     """Exponential of square matrices, in 64 bits: squaring doubles rounding errors each time."""
     if a.size == 0:

@@ -20,10 +20,10 @@ from emulator.ops._promote import (
     broadcast_all,
     constant,
     elementwise,
-    float_function,
     is_float,
     is_inexact,
     is_number,
+    promoted,
 )
 from emulator.ops._slopes import cosh, exp, exp2, sinh
 from emulator.ops.registry import op, pointwise
@@ -112,15 +112,17 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
 )
 for _names, _fn in _FUNCTIONS:
     pointwise(*(f"aten.{n}.default" for n in _names), reads=(0,), complex=True, fusing=Fusing.DEAR)(
-        float_function(_fn)
+        promoted(_fn, to_float=True)
     )
 
-pointwise("aten.reciprocal.default", reads=(0,), complex=True)(float_function(lambda x: 1 / x))
+pointwise("aten.reciprocal.default", reads=(0,), complex=True)(
+    promoted(lambda x: 1 / x, to_float=True)
+)
 
 for _name, _fn in (("erf", lax.erf), ("erfc", lax.erfc)):
     pointwise(
         *(f"aten.{_name}.default", f"aten.special_{_name}.default"), reads=(0,), fusing=Fusing.DEAR
-    )(float_function(_fn))
+    )(promoted(_fn, to_float=True))
 
 
 def _erfinv(x: jax.Array) -> jax.Array:
@@ -133,7 +135,7 @@ op(
     reads=(0,),
     cheap=True,
     fusing=Fusing.DEAR,
-)(float_function(_erfinv))
+)(promoted(_erfinv, to_float=True))
 
 
 _STEPS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
@@ -228,28 +230,15 @@ def logit(x: jax.Array, eps: float | None = None) -> jax.Array:
     return elementwise(limited, x, to_float=True)
 
 
-@op("aten.atan2.default", "aten.arctan2.default", reads=(0, 1), cheap=True, fusing=Fusing.DEAR)
-def atan2(x: jax.Array, other: jax.Array) -> jax.Array:
-    """Angle of the point ``(other, x)``."""
-    return elementwise(slopes.atan2, x, other, to_float=True)
-
-
-@op("aten.hypot.default", reads=(0, 1), cheap=True)
-def hypot(x: jax.Array, other: jax.Array) -> jax.Array:
-    """``sqrt(x^2 + other^2)`` without overflow."""
-    return elementwise(slopes.hypot, x, other)
-
-
-@op("aten.logaddexp.default", reads=(0, 1), cheap=True)
-def logaddexp(x: jax.Array, other: jax.Array) -> jax.Array:
-    """``log(exp(x) + exp(other))``."""
-    return elementwise(slopes.log_sum, x, other)
-
-
-@op("aten.logaddexp2.default", reads=(0, 1), cheap=True)
-def logaddexp2(x: jax.Array, other: jax.Array) -> jax.Array:
-    """``log2(2**x + 2**other)``."""
-    return elementwise(partial(slopes.log_sum, two=True), x, other)
+op("aten.atan2.default", "aten.arctan2.default", reads=(0, 1), cheap=True, fusing=Fusing.DEAR)(
+    promoted(slopes.atan2, to_float=True)
+)
+for _name, _function in (
+    ("hypot", slopes.hypot),
+    ("logaddexp", slopes.log_sum),
+    ("logaddexp2", partial(slopes.log_sum, two=True)),
+):
+    op(f"aten.{_name}.default", reads=(0, 1), cheap=True)(promoted(_function))
 
 
 @op("aten.xlogy.Tensor", reads=(0, 1), cheap=True, complex=True)
@@ -276,10 +265,9 @@ def xlog1py(x: Operand, other: Operand) -> jax.Array:
     return elementwise(log, x, other, to_float=True)
 
 
-@op("aten.copysign.Tensor", "aten.copysign.Scalar", reads=(0, 1), cheap=True)
-def copysign(x: jax.Array, other: Operand) -> jax.Array:
-    """The magnitude of ``x`` with the sign of ``other``."""
-    return elementwise(slopes.copysign, x, other, to_float=True)
+op("aten.copysign.Tensor", "aten.copysign.Scalar", reads=(0, 1), cheap=True)(
+    promoted(slopes.copysign, to_float=True)
+)
 
 
 @op("aten.ldexp.Tensor", reads=(0, 1), cheap=True, complex=True)
@@ -334,13 +322,5 @@ def nextafter(x: jax.Array, other: jax.Array) -> jax.Array:
     return slopes.with_slope(x, lax.nextafter(lax.stop_gradient(x), other), slope)
 
 
-@op("aten.gcd.default", cheap=True, differentiable=False)
-def gcd(x: jax.Array, other: jax.Array) -> jax.Array:
-    """Greatest common divisor."""
-    return elementwise(greatest_common_divisor, x, other)
-
-
-@op("aten.lcm.default", cheap=True, differentiable=False)
-def lcm(x: jax.Array, other: jax.Array) -> jax.Array:
-    """Least common multiple."""
-    return elementwise(least_common_multiple, x, other)
+for _name, _function in (("gcd", greatest_common_divisor), ("lcm", least_common_multiple)):
+    op(f"aten.{_name}.default", cheap=True, differentiable=False)(promoted(_function))

@@ -128,6 +128,10 @@ pointwise = partial(op, cheap=True, channels=Channels.ANY)
 """:func:`op` of an elementwise op, which goes along with any order of axes."""
 
 
+of_matrices = partial(op, reads=(0,), complex=True, counted=False)
+""":func:`op` of factors of matrices and what is made of them: nobody has counted what they take."""
+
+
 def _implied(facts: StatedFacts) -> StatedFacts:
     """What follows from the facts that are stated of an op."""
     if facts.get("view") or facts.get("moves"):

@@ -7,6 +7,7 @@ their distributions do not. None has a gradient.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,32 +26,24 @@ from pef_schema.program import DType
 _draw = partial(op, cheap=True, differentiable=False, random=True)
 
 
-@_draw("aten.rand.default", complex=True)
-def rand(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
-    """Uniform numbers in [0, 1)."""
-    return uniform(seed, stream, size, stated_dtype(dtype))
+def _register(name: str, draw: Callable[..., jax.Array]) -> None:
+    """A distribution without parameters, by size and in the shape of a tensor."""
+
+    @_draw(f"aten.{name}.default", complex=True)
+    def of_size(
+        size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
+    ) -> jax.Array:
+        return draw(seed, stream, size, stated_dtype(dtype))
+
+    @_draw(f"aten.{name}_like.default", complex=True)
+    def like(
+        x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
+    ) -> jax.Array:
+        return draw(seed, stream, x.shape, stated_dtype(dtype, x.dtype))
 
 
-@_draw("aten.rand_like.default", complex=True)
-def rand_like(
-    x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
-) -> jax.Array:
-    """Uniform numbers in [0, 1) in the shape of ``x``."""
-    return uniform(seed, stream, x.shape, stated_dtype(dtype, x.dtype))
-
-
-@_draw("aten.randn.default", complex=True)
-def randn(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
-    """Standard normal numbers."""
-    return normal(seed, stream, size, stated_dtype(dtype))
-
-
-@_draw("aten.randn_like.default", complex=True)
-def randn_like(
-    x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
-) -> jax.Array:
-    """Standard normal numbers in the shape of ``x``."""
-    return normal(seed, stream, x.shape, stated_dtype(dtype, x.dtype))
+_register("rand", uniform)
+_register("randn", normal)
 
 
 def _integers(

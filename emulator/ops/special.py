@@ -16,7 +16,7 @@ from jax.scipy import special
 from emulator.errors import OpLimit
 from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
-from emulator.ops._promote import Operand, constant, elementwise, float_function
+from emulator.ops._promote import Operand, constant, elementwise, promoted
 from emulator.ops.registry import op
 
 _STIRLING = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
@@ -248,7 +248,7 @@ _FUNCTIONS: _Functions = (
 for _table, _fusing in ((_GAMMA, Fusing.DEAR), (_FUNCTIONS, None)):
     for _names, _fn in _table:
         _full = [f"aten.{n}.default" for n in _names]
-        op(*_full, reads=(0,), cheap=True, fusing=_fusing)(float_function(_fn))
+        op(*_full, reads=(0,), cheap=True, fusing=_fusing)(promoted(_fn, to_float=True))
 
 
 @op("aten.polygamma.default", "aten.special_polygamma.default", reads=(1,), cheap=True)
@@ -288,26 +288,13 @@ def _gamma_share(lower: bool, a: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where((x < 0) | (a < 0), jnp.nan, value)
 
 
-@op(
-    *("aten.igamma.default", "aten.special_gammainc.default"),
-    reads=(0, 1),
-    cheap=True,
-    no_derivative=(0,),
-)
-def igamma(a: jax.Array, x: jax.Array) -> jax.Array:
-    """Regularized lower incomplete gamma function."""
-    return elementwise(partial(_gamma_share, True), a, x)
-
-
-@op(
-    *("aten.igammac.default", "aten.special_gammaincc.default"),
-    reads=(0, 1),
-    cheap=True,
-    no_derivative=(0,),
-)
-def igammac(a: jax.Array, x: jax.Array) -> jax.Array:
-    """Regularized upper incomplete gamma function."""
-    return elementwise(partial(_gamma_share, False), a, x)
+for _names, _lower in ((("igamma", "gammainc"), True), (("igammac", "gammaincc"), False)):
+    op(
+        *(f"aten.{_names[0]}.default", f"aten.special_{_names[1]}.default"),
+        reads=(0, 1),
+        cheap=True,
+        no_derivative=(0,),
+    )(promoted(partial(_gamma_share, _lower)))
 
 
 @op(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import adjoint, conjugate, is_complex, real_type
-from emulator.ops.registry import op
+from emulator.ops.registry import of_matrices
 
 _mm = jnp.matmul
 
@@ -102,7 +102,7 @@ def _empty_svd(a: jax.Array, full: bool) -> Factors:
     )
 
 
-@op("aten._linalg_svd.default", reads=(0,), complex=True, counted=False)
+@of_matrices("aten._linalg_svd.default")
 def svd(
     a: jax.Array, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> Factors:
@@ -145,12 +145,7 @@ def _eigh(a: jax.Array, lower: bool) -> Pair:
     return _or_nan(finite[..., 0], values), _or_nan(finite, vectors)
 
 
-@op(
-    *("aten._linalg_eigh.default", "aten.linalg_eigh.default"),
-    reads=(0,),
-    complex=True,
-    counted=False,
-)
+@of_matrices("aten._linalg_eigh.default", "aten.linalg_eigh.default")
 def eigh(a: jax.Array, UPLO: str = "L", compute_v: bool = True) -> Pair:
     """Eigenvalues, ascending, and vectors of symmetric matrices; reads one triangle."""
     values, vectors = _eigh(a, UPLO.upper() == "L")
@@ -223,12 +218,7 @@ def pseudo_inverse(
     return _pinv(a, jnp.maximum(absolute, relative * largest), hermitian).astype(dtype)
 
 
-@op(
-    *("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float"),
-    reads=(0,),
-    complex=True,
-    counted=False,
-)
+@of_matrices("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float")
 def pinv(
     a: jax.Array,
     *,
@@ -240,12 +230,7 @@ def pinv(
     return pseudo_inverse(a, atol, rtol, hermitian)
 
 
-@op(
-    *("aten.linalg_pinv.default", "aten.linalg_pinv.rcond_tensor", "aten.pinverse.default"),
-    reads=(0,),
-    complex=True,
-    counted=False,
-)
+@of_matrices("aten.linalg_pinv.default", "aten.linalg_pinv.rcond_tensor", "aten.pinverse.default")
 def pinv_rcond(
     a: jax.Array, rcond: jax.Array | float = 1e-15, hermitian: bool = False
 ) -> jax.Array:

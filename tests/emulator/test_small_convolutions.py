@@ -37,7 +37,7 @@ def _nth(nth: int) -> Iterator[Counter[str]]:
     def choose(p: Convolution, candidates: Sequence[Candidate[Convolution]]) -> Any:
         found = applicable(p, candidates)
         candidate = found[nth % len(found)]
-        taken[f"{p.part.value}: {candidate.name}"] += 1
+        taken[f"{p.part.name}: {candidate.name}"] += 1
         return candidate
 
     with pytest.MonkeyPatch.context() as patch:
@@ -185,7 +185,7 @@ def test_many_drawn_ones() -> None:
 
     run()
     assert min(empty.values()) > 20
-    names = {f"{part.value}: {c.name}" for part, all_ in CANDIDATES.items() for c in all_}
+    names = {f"{part.name}: {c.name}" for part, all_ in CANDIDATES.items() for c in all_}
     if native_library() is None:
         names = {name for name in names if "native" not in name}
     assert names == set(taken), taken
