@@ -20,7 +20,7 @@ from jax.sharding import SingleDeviceSharding
 from bench.kernels import problems
 from emulator.kernels import convolutions, products as product_kernels
 from emulator.kernels.problems import Convolution, Part, Product, applicable
-from emulator.kernels.row_products import Spec
+from emulator.kernels.products import Spec
 from emulator.native.library import without_native
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import trace_planned

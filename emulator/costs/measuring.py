@@ -25,8 +25,7 @@ from emulator.costs.timing import (
 )
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.problems import Product, applicable
-from emulator.kernels.products import CANDIDATES
-from emulator.kernels.row_products import Spec
+from emulator.kernels.products import CANDIDATES, Spec
 from emulator.processor import processor
 from emulator.start import first_device
 from pef_schema.program import DType

@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels import conv_by_native as by_native, conv_by_xla as by_xla
-from emulator.kernels.conv_by_xla import input_gradient_of_tiles
+from emulator.kernels.conv_by_xla import input_gradient_of_tiles, weight_gradient_by_tap_sums
 from emulator.kernels.precision import compute_dtype
 from emulator.kernels.problems import Candidate, Convolution, Part, choose
-from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
 
 _LEAST_FOR_NATIVE = 200_000

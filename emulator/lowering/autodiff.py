@@ -12,6 +12,7 @@ from emulator.lowering.section import (
     Pullback,
     State,
     Tape,
+    active_outputs,
     gradient_targets,
     pull_form,
     run_nodes,
@@ -111,7 +112,7 @@ def _node_backward(
     pullback: Pullback | None,
     last: bool,
 ) -> dict[int, jax.Array]:
-    active = [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
+    active = active_outputs(graph, node)
     if not any(v in cotangents for v in active):
         return {}
     incoming = tuple(

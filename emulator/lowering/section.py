@@ -284,6 +284,11 @@ def pull_node(
     return results, lambda gradients: turned(pullback(turned(gradients)))
 
 
+def active_outputs(graph: Graph, node: Node) -> list[int]:
+    """Results of a node through which a gradient flows."""
+    return [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
+
+
 def gradient_targets(graph: Graph, node: Node) -> list[int]:
     """Values a node takes that carry a gradient, each once, in order."""
     return list(dict.fromkeys(v for v in node.refs() if graph.values[v].needs_grad))

@@ -8,17 +8,18 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from emulator.lowering.section import gradient_targets, run_node, turned, zeros_like_value
+from emulator.lowering.section import (
+    active_outputs,
+    gradient_targets,
+    pull_node,
+    run_node,
+    zeros_like_value,
+)
 from emulator.ops.registry import load_ops
 from pef_schema.program import Arg, Graph, Node, Ref
 
 Arrays = Mapping[int, np.ndarray]
 """Host arrays by value index."""
-
-
-def active_outputs(graph: Graph, node: Node) -> list[int]:
-    """Results of a node through which a gradient flows."""
-    return [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
 
 
 class SingleNodes:
@@ -73,17 +74,10 @@ class SingleNodes:
             full = dict(zip(refs, arrays[: len(refs)], strict=True))
             seeds = dict(zip(given, arrays[len(refs) :], strict=True))
 
-            def primal(*changed: jax.Array) -> tuple[Any, ...]:
-                changes = dict(zip(targets, changed, strict=True))
-                results = run_node(graph, node, {**full, **changes}, spec)
-                return tuple(results[p] for p in positions)
-
-            _, pullback = cast(
-                "tuple[Any, Callable[..., tuple[Any, ...]]]",
-                jax.vjp(primal, *(full[v] for v in targets)),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+            _, pullback = pull_node(graph, node, full, spec)
+            return pullback(
+                tuple(seeds[v] if v in seeds else zeros_like_value(graph, v) for v in active)
             )
-            incoming = [seeds[v] if v in seeds else zeros_like_value(graph, v) for v in active]
-            return turned(pullback(turned(incoming)))
 
         form = (
             "backward",

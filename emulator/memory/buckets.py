@@ -9,6 +9,7 @@ A single replica has no buckets: it has nothing to reduce. They are made when th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -139,7 +140,7 @@ def unpack(bucket: Bucket, flat: jax.Array, regions: Iterable[int]) -> dict[int,
     """
     wanted = set(regions)
     return {
-        region: jax.lax.slice(flat, (start,), (start + _count(shape),)).reshape(shape)
+        region: jax.lax.slice(flat, (start,), (start + math.prod(shape),)).reshape(shape)
         for region, start, shape in zip(bucket.regions, bucket.offsets, bucket.shapes, strict=True)
         if region in wanted
     }
@@ -162,10 +163,3 @@ def pack(bucket: Bucket, flat: jax.Array, arrays: dict[int, jax.Array]) -> jax.A
         if region in arrays:
             flat = jax.lax.dynamic_update_slice(flat, arrays[region].reshape(-1), (start,))
     return flat
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels.precision import widen
-from emulator.kernels.products import is_of_matrices, product
-from emulator.kernels.row_products import Spec
+from emulator.kernels.products import Spec, is_of_matrices, product
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_sum
 

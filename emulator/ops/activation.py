@@ -1,8 +1,8 @@
-"""Lowerings of activation functions and softmax.
+"""Lowerings of activation functions.
 
 Where torch picks a subgradient (at 0, at the knees of hardtanh) or lets NaN through,
 the formulas are written so that autodiff gives the same. For half types the gradients of
-sigmoid, tanh and softmax start from the rounded result, like torch's.
+sigmoid and tanh start from the rounded result, like torch's.
 """
 
 from __future__ import annotations
@@ -282,9 +282,6 @@ def silu(x: jax.Array) -> jax.Array:
 def _sigmoid_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     wide = widen(y)
     return ((widen(g) * (wide * (1 - wide))).astype(y.dtype),)
-
-
-# Like torch's, the gradients of sigmoid, tanh and softmax start from the rounded result.
 
 
 @with_gradient(_sigmoid_backward, saves=saves_result)

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from emulator.lowering.section import gradient_targets
-from emulator.lowering.single_nodes import active_outputs
+from emulator.lowering.section import active_outputs, gradient_targets
 from emulator.op_facts.names import CASTS, NEXT_SEED
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role

@@ -13,11 +13,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.kernels import convolutions, products
+from emulator.kernels.conv_by_xla import weight_gradient_by_tap_sums
 from emulator.kernels.convolutions import CANDIDATES
 from emulator.kernels.problems import Convolution, Part, Product, applicable
-from emulator.kernels.products import CANDIDATES as PRODUCTS
-from emulator.kernels.row_products import Spec
-from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
+from emulator.kernels.products import CANDIDATES as PRODUCTS, Spec
 from emulator.kernels.windows import Window
 from emulator.native import library
 

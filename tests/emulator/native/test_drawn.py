@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from emulator.kernels import conv_by_native, conv_by_xla, convolutions, products
 from emulator.kernels.problems import Convolution, Part, Product
-from emulator.kernels.row_products import Spec
+from emulator.kernels.products import Spec
 from emulator.kernels.windows import Window
 from emulator.native import library
 from emulator.native.library import native_library, without_native
