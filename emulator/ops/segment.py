@@ -1,4 +1,4 @@
-"""Lowerings: reductions of runs of entries, and runs of repeats."""
+"""Lowerings: reductions of entries that an index sends to one place, or that lie in one run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,136 @@ import numpy as np
 
 from emulator.kernels.precision import widened
 from emulator.ops._gradient import with_gradient
-from emulator.ops._reduction import normalize_axis
-from emulator.ops.index import take_slices
+from emulator.ops._promote import constant, is_float
+from emulator.ops._reduction import highest, lowest, normalize_axis
+from emulator.ops.index import in_bounds, take_slices
 from emulator.ops.registry import op
-from emulator.ops.scatter import put_reduced
+from emulator.ops.scatter import (
+    MODE,
+    Key,
+    added,
+    as_line,
+    head_of,
+    multiplied,
+    read_at,
+    scatter_key,
+    written,
+)
 
-_START = {"max": -math.inf, "min": math.inf, "sum": 0.0, "mean": 0.0, "prod": 1.0}
+
+@op("aten.scatter_reduce.two", reads=(0, 2, 3), flops=("input", 3, 1), indices="along")
+def scatter_reduce(
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    src: jax.Array,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> jax.Array:
+    """Entries along a dimension combined with all values sent to them.
+
+    Args:
+        x: Tensor to write into.
+        dim: Dimension the index counts along.
+        index: Where each value of ``src`` goes.
+        src: Values.
+        reduce: ``"sum"``, ``"prod"``, ``"mean"``, ``"amax"`` or ``"amin"``.
+        include_self: Whether what is in ``x`` takes part.
+
+    Returns:
+        The changed copy.
+    """
+    line, index = as_line(x, index)
+    key = scatter_key(line, dim, index)
+    values = head_of(src, index).astype(x.dtype)
+    return _reduced(line, values, key, reduce, include_self).reshape(x.shape)
+
+
+@op("aten.index_reduce.default", reads=(0, 2, 3), flops=("input", 3, 1), indices="along")
+def index_reduce(
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    source: jax.Array,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> jax.Array:
+    """Slices along a dimension combined with those sent to them."""
+    line, source = as_line(x, source)
+    axis = normalize_axis(dim, x.ndim)
+    shape = tuple(-1 if a == axis else 1 for a in range(source.ndim))
+    places = jnp.broadcast_to(index.reshape(shape), source.shape)
+    key = scatter_key(line, axis, in_bounds(places, line.shape[axis]))
+    return _reduced(line, source.astype(x.dtype), key, reduce, include_self).reshape(x.shape)
+
+
+def _start(dtype: Any, reduce: str) -> np.ndarray:
+    """The number that changes nothing under a reduction."""
+    if reduce in ("amax", "max"):
+        return lowest(dtype)
+    if reduce in ("amin", "min"):
+        return highest(dtype)
+    return constant(1 if reduce == "prod" else 0, dtype)
+
+
+def _count(x: jax.Array, values: jax.Array, key: Key, include_self: bool) -> jax.Array:
+    ones = jnp.full(x.shape, int(include_self), x.dtype)
+    return jnp.maximum(added(ones, key, jnp.ones_like(values)), 1)
+
+
+def _reduced_backward(reduce: str, include_self: bool, saved: Any, g: jax.Array) -> Any:
+    """torch's ``scatter_reduce_backward``."""
+    x, values, key, out = saved
+    if reduce == "sum":
+        dx, dv = g, read_at(g, key)
+    elif reduce == "mean":
+        share = g / _count(x, values, key, include_self)
+        dx, dv = share, read_at(share, key)
+    elif reduce == "prod":
+        dx, dv = _product_slopes(x, values, key, out, include_self, g)
+    else:
+        mine, theirs = (x == out), (values == read_at(out, key))
+        ties = added(mine.astype(g.dtype), key, theirs.astype(g.dtype))
+        share = g / ties
+        dx, dv = jnp.where(mine, share, 0), jnp.where(theirs, read_at(share, key), 0)
+    if not include_self:
+        dx = written(dx, key, jnp.zeros((), g.dtype))
+    return dx, dv, (None,) * len(key)
+
+
+@with_gradient(
+    _reduced_backward, saves=lambda out, x, values, key, *_: (x, values, key, out), static=(3, 4)
+)
+def _reduced(
+    x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
+) -> jax.Array:
+    base = x if include_self else written(x, key, _start(x.dtype, reduce))
+    if reduce in ("amax", "amin"):
+        write = base.at[key].max if reduce == "amax" else base.at[key].min
+        return write(values, mode=MODE, wrap_negative_indices=False)
+    out = (multiplied if reduce == "prod" else added)(base, key, values)
+    if reduce != "mean":
+        return out
+    count = _count(x, values, key, include_self)
+    return out / count if is_float(x.dtype) else out // count
+
+
+def _product_slopes(
+    x: jax.Array, values: jax.Array, key: Key, out: jax.Array, include_self: bool, g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Products of all other factors: right beside one zero, zero beside several."""
+    whole = jnp.where(x == 0, 1, x)
+    others = _reduced(whole, values, key, "prod", include_self)
+    dx = g * others / whole
+    zero = values == 0
+    zeros = read_at(added(jnp.zeros_like(x), key, zero.astype(x.dtype)), key)
+    single = zero & (zeros == 1)
+    without = _reduced(x, jnp.where(single, 1, values), key, "prod", include_self)
+    beside = read_at(g * without, key)
+    plain = read_at(g * out, key) / jnp.where(zero, 1, values)
+    return dx, jnp.where(single, beside, jnp.where(zero, 0, plain))
 
 
 def _extremes_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[Any, ...]:
@@ -42,11 +166,13 @@ def _reduce(x: jax.Array, ends: jax.Array, reduce: str, initial: float | None) -
     place = np.arange(x.shape[0])
     run = jnp.searchsorted(ends, place, side="right") - 1
     run = jnp.where((run >= 0) & (run < runs), run, runs)
-    start = jnp.full((runs, *x.shape[1:]), _START[reduce] if initial is None else initial, x.dtype)
+    start = jnp.full(
+        (runs, *x.shape[1:]), _start(x.dtype, reduce) if initial is None else initial, x.dtype
+    )
     if reduce in ("max", "min"):
         return _extremes(x, run, start, reduce == "max")
     spill = jnp.concatenate([start, start[:1] if runs else jnp.zeros((1, *x.shape[1:]), x.dtype)])
-    out = put_reduced(spill, x, (run,), "prod" if reduce == "prod" else "sum")[:runs]
+    out = _reduced(spill, x, (run,), "prod" if reduce == "prod" else "sum", True)[:runs]
     if reduce != "mean":
         return out
     sizes = (ends[1:] - ends[:-1]).reshape(-1, *(1,) * (x.ndim - 1))
