@@ -90,7 +90,7 @@ def lstm_step_gradients(
     return jnp.concatenate(parts, axis=-1), dc * f
 
 
-# -- an LSTM whose output is projected: the state h between steps is the narrow one --
+# -- an LSTM over time; where its output is projected, h between steps is the narrow one --
 
 
 def _forward(
@@ -98,31 +98,38 @@ def _forward(
     gx: jax.Array,
     weight: jax.Array,
     bias: jax.Array,
-    projection: jax.Array,
+    projection: jax.Array | None,
     state: State,
 ) -> tuple[tuple[jax.Array, State], tuple]:
-    steps, batch, _ = gx.shape
-    turned, turned_projection = weight.T, projection.T
+    steps, batch, width = gx.shape
+    turned = weight.T
+    turned_projection = None if projection is None else projection.T
 
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, wides, hs, cs, (h, c) = carry
         t = steps - 1 - k if reverse else k
         gh = recurrent_gates(h, turned)
-        new, wide, c = compile_apart(lstm_step, row(gates, t), gh, bias, c)
-        h = recurrent_gates(wide, turned_projection)
-        kept = put_row(gates, new, t), put_row(wides, wide, t), put_row(hs, h, t)
-        return *kept, put_row(cs, c, t), (h, c)
+        new, h, c = compile_apart(lstm_step, row(gates, t), gh, bias, c)
+        # The gates take the place of their inputs: no second array of that size.
+        gates = put_row(gates, new, t)
+        if turned_projection is not None:
+            wides = put_row(wides, h, t)
+            h = recurrent_gates(h, turned_projection)
+        return gates, wides, put_row(hs, h, t), put_row(cs, c, t), (h, c)
 
-    narrow = jnp.zeros((steps, batch, projection.shape[0]), gx.dtype)
-    wide = jnp.zeros((steps, batch, projection.shape[1]), gx.dtype)
-    carry = (gx, wide, narrow, wide, state)
+    wide = jnp.zeros((steps, batch, width // 4), gx.dtype)
+    if projection is None:
+        carry = (gx, None, wide, wide, state)
+    else:
+        narrow = jnp.zeros((steps, batch, projection.shape[0]), gx.dtype)
+        carry = (gx, wide, narrow, wide, state)
     gates, wides, hs, cs, final = lax.fori_loop(0, steps, step, carry)
     return (hs, final), (gates, wides, hs, cs, state, weight, projection)
 
 
 def _backward(
     reverse: bool, saved: tuple, grads: tuple[jax.Array, State]
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, State]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, State]:
     gates, wides, hs, cs, first, weight, projection = saved
     dys, dfinal = grads
     steps = gates.shape[0]
@@ -131,40 +138,45 @@ def _backward(
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, dhs, (dh, dc) = carry
         t = k if reverse else steps - 1 - k
-        dh = dh + row(dys, t)
-        dwide = state_gradient(dh, projection)
-        at = (row(gates, t), row(cs, t), row(before_c, t), dwide)
-        dgates, dc = compile_apart(lstm_step_gradients, *at, jnp.zeros_like(dwide), dc)
-        return put_row(gates, dgates, t), put_row(dhs, dh, t), (state_gradient(dgates, weight), dc)
+        at = (row(gates, t), row(cs, t), row(before_c, t))
+        dy = row(dys, t)
+        if projection is not None:
+            dh = dh + dy
+            dhs = put_row(dhs, dh, t)
+            dy = state_gradient(dh, projection)
+            dh = jnp.zeros_like(dy)
+        dgates, dc = compile_apart(lstm_step_gradients, *at, dy, dh, dc)
+        return put_row(gates, dgates, t), dhs, (state_gradient(dgates, weight), dc)
 
-    carry = (gates, jnp.zeros_like(hs), dfinal)
-    dgates, dhs, dstate = lax.fori_loop(0, steps, step, carry)
-    dprojection = contract(
-        "np,nh->ph",
-        rows_of(dhs).astype(projection.dtype),
-        rows_of(wides).astype(projection.dtype),
-    ).astype(projection.dtype)
+    dhs = None if projection is None else jnp.zeros_like(hs)
+    dgates, dhs, dstate = lax.fori_loop(0, steps, step, (gates, dhs, dfinal))
+    dprojection = None
+    if projection is not None:
+        rows = (rows_of(a).astype(projection.dtype) for a in (dhs, wides))
+        dprojection = contract("np,nh->ph", *rows).astype(projection.dtype)
     dweight, dbias = weight_gradients(dgates, before_h, weight)
     return dgates, dweight, dbias, dprojection, dstate
 
 
 @with_gradient(_backward, forward=_forward, static=(0,))
-def projected_scan(
+def lstm_scan(
     reverse: bool,
     gx: jax.Array,
     weight: jax.Array,
     bias: jax.Array,
-    projection: jax.Array,
+    projection: jax.Array | None,
     state: State,
 ) -> tuple[jax.Array, State]:
-    """Run an LSTM with a projection over time.
+    """Run an LSTM over time.
+
+    Its gates are kept, so that the backward pass takes no exponentials but those of ``tanh(c)``.
 
     Args:
         reverse: Whether the last step comes first.
         gx: Input gates ``(T, B, 4 * H)``, wide.
-        weight: Recurrent weight ``(4 * H, P)``.
+        weight: Recurrent weight ``(4 * H, P)``; P is H without a projection.
         bias: Recurrent bias ``(4 * H,)``, wide.
-        projection: What makes h of the output of a step, ``(P, H)``.
+        projection: What makes h of the output of a step, ``(P, H)``; None if that is h itself.
         state: Initial h ``(B, P)`` and c ``(B, H)``, wide.
 
     Returns:

@@ -10,7 +10,7 @@ element.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -25,13 +25,9 @@ from emulator.ops._gradient import with_gradient
 from emulator.ops._recurrence import (
     State,
     lstm_gates,
+    lstm_scan,
     lstm_state,
-    lstm_step,
-    lstm_step_gradients,
-    projected_scan,
-    put_row,
     recurrent_gates,
-    row,
     state_gradient,
     states_before,
     weight_gradients,
@@ -157,54 +153,6 @@ def _scan(
     return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
 
 
-def _lstm_forward(
-    reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
-) -> tuple[tuple[jax.Array, State], tuple]:
-    steps, batch, width = gx.shape
-    size = width // 4
-    turned = weight.T
-
-    def step(k: jax.Array, carry: tuple) -> tuple:
-        gates, hs, cs, (h, c) = carry
-        t = steps - 1 - k if reverse else k
-        gh = recurrent_gates(h, turned)
-        new, h, c = compile_apart(lstm_step, row(gates, t), gh, bias, c)
-        # The gates take the place of their inputs: no second array of that size.
-        return put_row(gates, new, t), put_row(hs, h, t), put_row(cs, c, t), (h, c)
-
-    empty = jnp.zeros((steps, batch, size), gx.dtype)
-    gates, hs, cs, final = lax.fori_loop(0, steps, step, (gx, empty, empty, state))
-    return (hs, final), (gates, hs, cs, state, weight)
-
-
-def _lstm_backward(
-    reverse: bool, saved: tuple, grads: tuple[jax.Array, State]
-) -> tuple[jax.Array, jax.Array, jax.Array, State]:
-    gates, hs, cs, first, weight = saved
-    dys, dfinal = grads
-    steps = gates.shape[0]
-    before_h, before_c = states_before((hs, cs), first, reverse)
-
-    def step(k: jax.Array, carry: tuple) -> tuple:
-        gates, (dh, dc) = carry
-        t = k if reverse else steps - 1 - k
-        at = (row(gates, t), row(cs, t), row(before_c, t), row(dys, t))
-        dgates, dc = compile_apart(lstm_step_gradients, *at, dh, dc)
-        return put_row(gates, dgates, t), (state_gradient(dgates, weight), dc)
-
-    dgates, dstate = lax.fori_loop(0, steps, step, (gates, dfinal))
-    return dgates, *weight_gradients(dgates, before_h, weight), dstate
-
-
-@with_gradient(_lstm_backward, forward=_lstm_forward, static=(0,))
-def _lstm_scan(
-    reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
-) -> tuple[jax.Array, State]:
-    """Run an LSTM over time; see :func:`_scan`. Its gates are kept, so that the backward pass
-    takes no exponentials but those of ``tanh(c)``."""
-    return _lstm_forward(reverse, gx, weight, bias, state)[0]
-
-
 def _direction(
     cell: Cell, x: jax.Array, params: Sequence[jax.Array], biased: bool, state: State, reverse: bool
 ) -> tuple[jax.Array, State]:
@@ -218,10 +166,10 @@ def _direction(
     elif biased:
         gx, bias = gx + widen(params[2]), widen(params[3])
     gx, state = gx.reshape(t, b, gx.shape[-1]), tuple(map(widen, state))
-    if _is_projected(state):
-        return projected_scan(reverse, gx, w_hh, bias, params[-1], state)
-    scan = _lstm_scan if cell is _lstm else partial(_scan, cell)
-    return scan(reverse, gx, w_hh, bias, state)
+    if cell is _lstm:
+        projection = params[-1] if _is_projected(state) else None
+        return lstm_scan(reverse, gx, w_hh, bias, projection, state)
+    return _scan(cell, reverse, gx, w_hh, bias, state)
 
 
 def _is_projected(states: State) -> bool:
