@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -68,35 +68,31 @@ def _blend(
     return y.astype(dtype)
 
 
-@op(
-    *("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default"),
-    reads=(1, 2),
-    linear_in=(1, 2),
-    complex=True,
-    flops=("results", 1),
-    products="added_matmul",
-    rounds=ALL_INPUTS,
-)
-def addmm(
-    self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
-) -> jax.Array:
-    """``beta * self + alpha * (a @ b)``; self broadcasts."""
-    return _blend(self, matmul_wide(a, b), beta, alpha, a.dtype)
+def _register_added(
+    names: tuple[str, ...],
+    product: Callable[[jax.Array, jax.Array], jax.Array],
+    linear_in: tuple[int, ...] = (),
+) -> None:
+    """``beta * self + alpha * product(a, b)``; self broadcasts."""
+
+    @op(
+        *names,
+        reads=(1, 2),
+        complex=True,
+        flops=("results", 1),
+        products="added_matmul",
+        rounds=ALL_INPUTS,
+        linear_in=linear_in,
+    )
+    def lower(
+        self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
+    ) -> jax.Array:
+        return _blend(self, product(a, b), beta, alpha, a.dtype)
 
 
-@op(
-    "aten.addbmm.default",
-    reads=(1, 2),
-    complex=True,
-    flops=("results", 1),
-    products="added_matmul",
-    rounds=ALL_INPUTS,
-)
-def addbmm(
-    self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
-) -> jax.Array:
-    """``beta * self + alpha * sum(a[i] @ b[i])``."""
-    return _blend(self, contract("bij,bjk->ik", a, b), beta, alpha, a.dtype)
+_added = ("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default")
+_register_added(_added, matmul_wide, linear_in=(1, 2))
+_register_added(("aten.addbmm.default",), partial(contract, "bij,bjk->ik"))
 
 
 @op("aten.addr.default", reads=(1, 2), complex=True, flops=("results", 3), rounds=ALL_INPUTS)

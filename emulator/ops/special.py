@@ -23,6 +23,14 @@ _STIRLING = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
 """Coefficients of digamma's asymptotic series, ``B_2k / 2k``."""
 
 
+def _polynomial(coefficients: tuple[float, ...], x: jax.Array) -> jax.Array:
+    """A polynomial, lowest power first."""
+    total = jnp.zeros_like(x)
+    for c in reversed(coefficients):
+        total = total * x + c
+    return total
+
+
 def _digamma(x: jax.Array) -> jax.Array:
     """Reflection, ten steps of recurrence and the asymptotic series, as torch computes it."""
     whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) == x
@@ -37,10 +45,7 @@ def _digamma(x: jax.Array) -> jax.Array:
         total = jnp.where(low, total - 1 / jnp.where(low, z, 1), total)
         z = jnp.where(low, z + 1, z)
     w = 1 / (z * z)
-    series = jnp.zeros_like(x)
-    for c in reversed(_STIRLING):
-        series = series * w + c
-    value = total + jnp.log(z) - 0.5 / z - series * w + below
+    value = total + jnp.log(z) - 0.5 / z - _polynomial(_STIRLING, w) * w + below
     value = jnp.where((x < 0) & whole, jnp.nan, value)
     return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jnp.where(x == jnp.inf, x, value))
 
@@ -338,13 +343,6 @@ _SMALL = 0.05
 def is_expanded(a: jax.Array, x: jax.Array) -> jax.Array:
     """Where the expansion holds: orders above 200, arguments near them."""
     return (a > _ORDER) & (jnp.abs(x - a) < _WIDTH * a)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: jax.Array) -> jax.Array:
-    total = jnp.zeros_like(x)
-    for c in reversed(coefficients):
-        total = total * x + c
-    return total
 
 
 def expanded(a: jax.Array, x: jax.Array, *, lower: bool) -> jax.Array:
