@@ -15,12 +15,12 @@ from tests.emulator.ops.checks import torch_op
 
 FAMILIES = frozenset(
     {
+        "_promote",  # what it makes of functions of numbers
         "activation",
         "bessel",
         "compare",
         "pointwise",
         "pointwise_math",
-        "pointwise_select",
         "polynomial",
         "regression",
         "special",
@@ -31,11 +31,10 @@ FAMILIES = frozenset(
 NOT_POINTWISE = frozenset(
     {
         "aten.where.Scalar",  # its one tensor is a mask
-        *("aten.softmax.int", "aten.log_softmax.int", "aten._softmax.default"),
-        *("aten._log_softmax.default", "aten.multilabel_margin_loss.default"),
+        # It reads a row for each element; ``tests/emulator/ops/test_nan.py`` has it.
+        "aten.multilabel_margin_loss.default",
     }
 )
-"""They read a row for each element; ``tests/emulator/ops/test_nan.py`` has them."""
 
 
 class Slot(enum.Enum):

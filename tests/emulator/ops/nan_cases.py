@@ -24,7 +24,6 @@ FAMILIES = frozenset(
         "pool",
         "reduce",
         "regression",
-        "scan",
     }
 )
 """Modules of ``emulator.ops`` that hold nothing but reductions and normalisations."""

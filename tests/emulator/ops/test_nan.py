@@ -34,7 +34,7 @@ for _name in REQUIRED:
     _family = load_ops()[_name].lower.__module__.rsplit(".", 1)[-1]
     GROUPS.setdefault(_family, []).append(_name)
 
-SLOW = ("embedding", "adaptive", "moments", "regression", "distance", "segment")
+SLOW = ("index", "adaptive", "moments", "regression", "distance", "segment")
 """They are made of what the others have, and take longer to compile."""
 
 
