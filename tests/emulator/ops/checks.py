@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from emulator.dtypes import FROM_NUMPY
 from emulator.lowering.section import turned
@@ -263,7 +264,7 @@ def check(
 
     torch_args = []
     for position, arg in enumerate(args):  # noqa: B007  # ``collect`` reads it
-        torch_args.append(_map_torch(arg, collect))
+        torch_args.append(pytree.tree_map_only(torch.Tensor, collect, arg))
     want = _tensors(fn(*torch_args, **torch_kwargs))
 
     with jax.enable_x64(True):
@@ -350,11 +351,3 @@ def _assert_outputs(
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         if w is not None:
             assert_matches(g, w, tol=tol, what=f"{name} output {i}")
-
-
-def _map_torch(tree: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return leaf(tree)
-    if isinstance(tree, (list, tuple)):
-        return [_map_torch(t, leaf) for t in tree]
-    return tree

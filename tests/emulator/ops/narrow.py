@@ -12,35 +12,23 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import Comparison, compare, to_jax, to_numpy64, torch_op
+from tests.emulator.ops.checks import Comparison, _map, compare, to_jax, to_numpy64, torch_op
 
 _UNIT = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 
 def _floats(tree: Any, dtype: torch.dtype) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.to(dtype) if tree.is_floating_point() else tree
-    if isinstance(tree, (list, tuple)):
-        return [_floats(t, dtype) for t in tree]
-    return tree
+    def to(t: torch.Tensor) -> torch.Tensor:
+        return t.to(dtype) if t.is_floating_point() else t
+
+    return pytree.tree_map_only(torch.Tensor, to, tree)
 
 
 def _leaves(tree: Any) -> list[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        return [tree]
-    if isinstance(tree, (list, tuple)):
-        return [leaf for t in tree for leaf in _leaves(t)]
-    return []
-
-
-def _rebuild(tree: Any, arrays: list[jax.Array]) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return arrays.pop(0)
-    if isinstance(tree, (list, tuple)):
-        return tuple(_rebuild(t, arrays) for t in tree)
-    return tree
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _assert_near(got: jax.Array, truth: torch.Tensor, unit: float, what: str) -> None:
@@ -82,7 +70,8 @@ def check_narrow(
         full = list(arrays)
         for i, a in zip(diff, floats, strict=True):
             full[i] = a
-        result = lower(*_rebuild(args, full), **kwargs)
+        rest = iter(full)
+        result = lower(*_map(args, lambda _: next(rest)), **kwargs)
         return result[0] if isinstance(result, tuple) else result
 
     def judge_value(results: list[Any]) -> None:

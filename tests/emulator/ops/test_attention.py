@@ -32,42 +32,25 @@ def boolean(*shape: int) -> torch.Tensor:
     return data(*shape, seed=5) > -0.5
 
 
-@cases(
-    ("args", "kwargs"),
-    [
-        ((), {}),
-        ((None, 0.0, True), {}),
-        ((), {"scale": 0.5}),
-        ((data(6, 7, seed=4),), {}),
-        ((data(2, 1, 6, 7, seed=4),), {}),
-        ((boolean(6, 7),), {}),
-        ((boolean(2, 1, 6, 7),), {}),
-    ],
-)
-def test_attention(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    check(NAME, *heads(), *args, **kwargs)
-
-
-@cases("lead", [(), (3,)])
-def test_fewer_axes(lead: tuple[int, ...]) -> None:
-    check(NAME, data(*lead, 6, 8), data(*lead, 7, 8, seed=1), data(*lead, 7, 8, seed=2))
-
-
-def test_grouped_queries() -> None:
-    check(NAME, data(2, 4, 6, 8), data(2, 2, 7, 8), data(2, 2, 7, 8, seed=1), enable_gqa=True)
-
-
-@cases("additive", [False, True])
-def test_masked_row_gives_zeros(additive: bool) -> None:
-    mask = boolean(6, 7)
-    mask[2] = False
-    seen = torch.where(mask, 0.0, -float("inf")) if additive else mask
-    check(NAME, *heads(width=8), seen, frozen=(3,))
-
-
-def test_other_dtypes() -> None:
+def test_attention() -> None:
+    for mask in (data(6, 7, seed=4), data(2, 1, 6, 7, seed=4), boolean(6, 7), boolean(2, 1, 6, 7)):
+        check(NAME, *heads(), mask)
+    check(NAME, *heads())
+    check(NAME, *heads(), None, 0.0, True)
+    check(NAME, *heads(), scale=0.5)
+    for lead in ((), (3,)):
+        check(NAME, data(*lead, 6, 8), data(*lead, 7, 8, seed=1), data(*lead, 7, 8, seed=2))
+    queries, keys, values = data(2, 4, 6, 8), data(2, 2, 7, 8), data(2, 2, 7, 8, seed=1)
+    check(NAME, queries, keys, values, enable_gqa=True)
     check(NAME, *(t.double() for t in heads()), None, 0.0, True)
     check_narrow(NAME, *heads(), None, 0.0, True)
+
+
+def test_masked_row_gives_zeros() -> None:
+    mask = boolean(6, 7)
+    mask[2] = False
+    for seen in (mask, torch.where(mask, 0.0, -float("inf"))):
+        check(NAME, *heads(width=8), seen, frozen=(3,))
 
 
 @cases("queries, keys", [(130, 130), (130, 70), (130, 300), (300, 300)], every=2)
@@ -83,28 +66,15 @@ def test_causal_in_blocks_of_narrow_types() -> None:
     check_narrow(NAME, *(data(2, 130, 8, seed=i) for i in range(3)), None, 0.0, True)
 
 
-def test_a_mask_in_blocks_is_the_mask() -> None:
-    """With an explicit mask nothing is left out; causal by a mask is causal by the flag."""
-    q, k, v = (to_jax(data(2, 130, 8, seed=i)) for i in range(3))
-    lower = jax.jit(load_ops()[NAME].lower, static_argnums=(4, 5))
-    mask = jnp.tril(jnp.ones((130, 130), bool))
-    by_mask = np.asarray(lower(q, k, v, mask))
-    np.testing.assert_allclose(
-        np.asarray(lower(q, k, v, None, 0.0, True)),
-        by_mask,
-        rtol=2e-5,
-        atol=1e-6,  # sums of up to 130 values near 3, some near 0 by cancellation
-    )
-
-
-def test_blocks_draw_the_masks_of_the_whole() -> None:
-    """Dropout of a block is that of its place in all scores: as by a causal mask, in one piece."""
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_blocks_give_what_the_whole_gives(rate: float) -> None:
+    """As by a causal mask, in one piece: dropout of a block is that of its place in all scores."""
     q, k, v = (to_jax(data(2, 130, 8, seed=i)) for i in range(3))
     key = jnp.array([3, 0], jnp.uint32)
     lower = jax.jit(load_ops()[NAME].lower, static_argnums=(4, 5))
     mask = jnp.tril(jnp.ones((130, 130), bool))
-    whole = np.asarray(lower(q, k, v, mask, 0.4, seed=key))
-    blocks = np.asarray(lower(q, k, v, None, 0.4, True, seed=key))
+    whole = np.asarray(lower(q, k, v, mask, rate, seed=key))
+    blocks = np.asarray(lower(q, k, v, None, rate, True, seed=key))
     # Sums of up to 130 values near 3, some near 0 by cancellation.
     np.testing.assert_allclose(blocks, whole, rtol=2e-5, atol=1e-6)
 

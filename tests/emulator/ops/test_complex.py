@@ -55,33 +55,19 @@ def test_at_zero_and_on_the_axis(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["abs", "angle", "sgn", "_conj_physical", "view_as_real", "neg"])
-@pytest.mark.parametrize("dtype", [C64, C128])
-def test_parts(name: str, dtype: torch.dtype) -> None:
-    check(f"aten.{name}.default", with_zero(2, 3, dtype=dtype))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["real", "imag", "_conj", "mH", "adjoint"])
-def test_views(name: str) -> None:
-    check(f"aten.{name}.default", drawn(2, 3))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_complex_of_reals(dtype: torch.dtype) -> None:
-    x, y = torch.randn(2, 3, dtype=dtype), torch.randn(3, dtype=dtype)
-    check("aten.complex.default", x, y)
-    check("aten.polar.default", x, y)
-    check("aten.view_as_complex.default", torch.randn(3, 2, dtype=dtype))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["exp", "log", "sqrt", "sin", "cos", "tanh", "reciprocal", "square"]
-)
-def test_functions(name: str) -> None:
-    check(f"aten.{name}.default", drawn(3, 4, dtype=C128))
+def test_parts_and_functions() -> None:
+    for dtype in (C64, C128):
+        for name in ("abs", "angle", "sgn", "_conj_physical", "view_as_real", "neg"):
+            check(f"aten.{name}.default", with_zero(2, 3, dtype=dtype))
+    for name in ("real", "imag", "_conj", "mH", "adjoint"):
+        check(f"aten.{name}.default", drawn(2, 3))
+    for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "reciprocal", "square"):
+        check(f"aten.{name}.default", drawn(3, 4, dtype=C128))
+    for dtype in (torch.float32, torch.float64):
+        x, y = torch.randn(2, 3, dtype=dtype), torch.randn(3, dtype=dtype)
+        check("aten.complex.default", x, y)
+        check("aten.polar.default", x, y)
+        check("aten.view_as_complex.default", torch.randn(3, 2, dtype=dtype))
 
 
 @pytest.mark.slow

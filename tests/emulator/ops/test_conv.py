@@ -60,13 +60,11 @@ def test_conv_of_a_batch(x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
     check(f"aten.conv{len(w) - 2}d.default", *randn(x, w, (w[0],)), *args)
 
 
-@cases("padding", ["same", "valid"])
-@cases(("x", "w", "dilation"), [((2, 3, 9), (4, 3, 4), [2]), ((1, 2, 6, 7), (3, 2, 3, 2), [1])])
-def test_named_padding(x: Shape, w: Shape, dilation: list[int], padding: str) -> None:
-    check(f"aten.conv{len(w) - 2}d.padding", *randn(x, w, (w[0],)), [1], padding, dilation)
-
-
-def test_padding_overload_defaults_to_valid() -> None:
+def test_named_padding() -> None:
+    for x, w, dilation in (((2, 3, 9), (4, 3, 4), [2]), ((1, 2, 6, 7), (3, 2, 3, 2), [1])):
+        for padding in ("same", "valid"):
+            name = f"aten.conv{len(w) - 2}d.padding"
+            check(name, *randn(x, w, (w[0],)), [1], padding, dilation)
     check("aten.conv2d.padding", *randn((1, 2, 6, 7), (3, 2, 3, 2)))
 
 
@@ -85,18 +83,11 @@ def test_conv_transpose(name: str, x: Shape, w: Shape, args: tuple[Any, ...]) ->
     check(f"aten.{name}", *randn(x, w, (w[1] * groups,)), *args)
 
 
-@cases("transposed", [False, True])
-def test_convolution(transposed: bool) -> None:
+def test_other_names_and_types() -> None:
     x, w, b = randn((2, 4, 6, 6), (4, 4, 3, 3), (4,))
-    output = [1, 1] if transposed else [0, 0]
-    check("aten.convolution.default", x, w, b, [2, 2], [1, 1], [1, 1], transposed, output, 1)
-
-
-def test_float64() -> None:
+    check("aten.convolution.default", x, w, b, [2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+    check("aten.convolution.default", x, w, b, [2, 2], [1, 1], [1, 1], True, [1, 1], 1)
     check("aten.conv2d.default", *(t.double() for t in randn((2, 3, 6, 6), (4, 3, 3, 3))))
-
-
-def test_bfloat16() -> None:
     check_narrow("aten.conv2d.default", *randn((2, 3, 6, 6), (4, 3, 3, 3), (4,)))
     check_narrow("aten.conv_transpose2d.input", *randn((2, 3, 6, 6), (3, 4, 3, 3)), None, [2])
 
@@ -110,7 +101,12 @@ def test_output_padding_within_padding(
     """What is added at the end is no zeros where padding had cut values off."""
     x, w, b = randn((2, 4, 4, 5), (4, 3, 2, 3), (3,))
     check("aten.conv_transpose2d.input", x, w, b, stride, padding, output, 1, dilation)
-    check("aten.conv_transpose2d.input", x[:, :, :, :1], w, b, [3], [0], output, 1, [3])
+
+
+def test_output_padding_of_one_place() -> None:
+    x, w, b = randn((2, 4, 4, 1), (4, 3, 2, 3), (3,))
+    for output in ([1], [2]):
+        check("aten.conv_transpose2d.input", x, w, b, [3], [0], output, 1, [3])
 
 
 @cases("groups", [1, 2, 4], every=2)

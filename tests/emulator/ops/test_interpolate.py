@@ -13,67 +13,41 @@ from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import cases, check
 
-SIZES: list[tuple[tuple[int, ...] | None, tuple[float, ...] | None]] = [
-    ((5, 17), None),
-    (None, (2.0, 2.0)),
-    (None, (0.7, 1.6)),
-]
+WIDE = torch.float64
 
 
-def data(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+def data(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-@cases(("size", "factors"), SIZES, every=2)
-@cases("name", ["upsample_nearest2d", "_upsample_nearest_exact2d"])
-def test_nearest(name: str, size: Any, factors: Any) -> None:
-    check(f"aten.{name}.vec", data(2, 3, 8, 10), size, factors)
-
-
-ALIGNED = [
-    "upsample_bilinear2d",
-    "upsample_bicubic2d",
-    "_upsample_bilinear2d_aa",
-    "_upsample_bicubic2d_aa",
-]
-
-
-@cases(("size", "factors"), SIZES[::2])
-@cases("name", ALIGNED)
-def test_corners_not_aligned(name: str, size: Any, factors: Any) -> None:
-    check(f"aten.{name}.vec", data(2, 3, 8, 10), size, False, factors)
-
-
-@cases("name", ALIGNED)
-def test_corners_aligned(name: str) -> None:
-    check(f"aten.{name}.vec", data(2, 3, 8, 10), [5, 17], True, None)
-
-
-def test_one_and_three_axes() -> None:
+def test_nearest() -> None:
+    for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
+        check(f"aten.{name}.vec", data(2, 3, 8, 10), (5, 17), None)
+        check(f"aten.{name}.vec", data(2, 3, 8, 10), None, (0.7, 1.6))
+    check("aten.upsample_nearest2d.vec", data(1, 2, 7, 9).bfloat16(), [14, 18], None)
+    check("aten.upsample_nearest2d.default", data(2, 3, 8, 10), [16, 5])
+    check("aten.upsample_nearest2d.default", data(2, 3, 8, 10), [12, 25], 1.6, 2.5)
     check("aten.upsample_nearest1d.vec", data(2, 3, 8), [5], None)
     check("aten.upsample_nearest3d.vec", data(1, 2, 3, 4, 5), None, [2.0, 1.0, 1.5])
+
+
+def test_weighted() -> None:
+    for name in ("bilinear2d", "bicubic2d", "bilinear2d_aa", "bicubic2d_aa"):
+        full = f"aten.{'_' * name.endswith('aa')}upsample_{name}.vec"
+        check(full, data(2, 3, 8, 10), (5, 17), False, None)
+        check(full, data(2, 3, 8, 10), None, False, (0.7, 1.6))
+        check(full, data(2, 3, 8, 10), (5, 17), True, None)
+    check("aten.upsample_bilinear2d.default", data(2, 3, 8, 10), [12, 5], False)
+    check("aten.upsample_bilinear2d.default", data(2, 3, 8, 10), [12, 25], False, 1.6, 2.5)
+    x = data(1, 2, 7, 9, dtype=torch.float64)
+    check("aten.upsample_bilinear2d.vec", x, [5, 11], False, None)
     check("aten.upsample_linear1d.vec", data(2, 3, 8), [13], False, None)
     check("aten.upsample_trilinear3d.vec", data(1, 2, 3, 4, 5), [5, 4, 3], True, None)
 
 
-def test_plain_overloads() -> None:
-    check("aten.upsample_nearest2d.default", data(2, 3, 8, 10), [16, 5])
-    check("aten.upsample_nearest2d.default", data(2, 3, 8, 10), [12, 25], 1.6, 2.5)
-    check("aten.upsample_bilinear2d.default", data(2, 3, 8, 10), [12, 5], False)
-    check("aten.upsample_bilinear2d.default", data(2, 3, 8, 10), [12, 25], False, 1.6, 2.5)
-
-
-def test_other_dtypes() -> None:
-    x = data(1, 2, 7, 9, dtype=torch.float64)
-    check("aten.upsample_bilinear2d.vec", x, [5, 11], False, None)
-    check("aten.upsample_nearest2d.vec", data(1, 2, 7, 9).bfloat16(), [14, 18], None)
-
-
 def test_a_long_axis_is_cut_without_a_loop_over_it() -> None:
-    x = torch.randn(1, 1, 3000, generator=torch.Generator().manual_seed(0))
-    check("aten.upsample_linear1d.default", x, [7], False)
-    y = torch.randn(1, 1, 600, 2, generator=torch.Generator().manual_seed(0))
-    check("aten._upsample_bilinear2d_aa.default", y, [2, 2], False)
+    check("aten.upsample_linear1d.default", data(1, 1, 3000), [7], False)
+    check("aten._upsample_bilinear2d_aa.default", data(1, 1, 600, 2), [2, 2], False)
 
 
 def test_an_axis_of_millions_takes_no_python_step_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +68,10 @@ def test_an_axis_of_millions_takes_no_python_step_for_each(monkeypatch: pytest.M
     assert calls < 100_000
 
 
-@cases("scales", [(0.5,), (-1.0, 2.0), (None, float("inf"))], every=2)
-def test_scales_that_are_left_out_or_do_not_count(scales: tuple[float | None, ...]) -> None:
-    x = torch.randn(1, 2, 4, 6, generator=torch.Generator().manual_seed(0))
-    check("aten.upsample_bilinear2d.default", x, [3, 5], False, *scales)
-    check("aten.upsample_nearest2d.default", x, [3, 5], *scales)
+def test_scales_that_are_left_out_or_do_not_count() -> None:
+    for scales in ((0.5,), (-1.0, 2.0), (None, float("inf"))):
+        check("aten.upsample_bilinear2d.default", data(1, 2, 4, 6), [3, 5], False, *scales)
+        check("aten.upsample_nearest2d.default", data(1, 2, 4, 6), [3, 5], *scales)
 
 
 def test_longer_axes_than_float32_counts_are_refused() -> None:
@@ -129,41 +102,27 @@ def test_an_axis_that_keeps_its_size_or_doubles(
     check(f"aten.{name}", data(1, 2, *size), out, *more)
 
 
-def wide_data(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-slow = pytest.mark.slow  # each value of each option stands in a quick case too
-
-
-@pytest.mark.parametrize(
+@cases(
     ("mode", "padding", "align"),
     [
-        (0, 0, True),
-        (0, 1, False),
-        (2, 2, True),
-        pytest.param(0, 2, False, marks=slow),
-        pytest.param(0, 2, True, marks=slow),
-        pytest.param(2, 0, True, marks=slow),
-        pytest.param(2, 1, False, marks=slow),
-        pytest.param(2, 2, False, marks=slow),
+        *((0, 0, True), (2, 0, True), (0, 2, True)),
+        *((0, 1, False), (2, 1, False), (0, 2, False)),
+        *((2, 2, True), (2, 2, False)),
     ],
+    every=3,
 )
-def test_planes(mode: int, padding: int, align: bool) -> None:
+def test_planes_at_a_grid(mode: int, padding: int, align: bool) -> None:
     """The grid reaches far outside the image."""
-    grid = wide_data(2, 4, 3, 2, seed=1) * 2
-    check("aten.grid_sampler_2d.default", wide_data(2, 3, 5, 6), grid, mode, padding, align)
+    x, grid = data(2, 3, 5, 6, dtype=WIDE), data(2, 4, 3, 2, dtype=WIDE, seed=1) * 2
+    check("aten.grid_sampler_2d.default", x, grid, mode, padding, align)
 
 
-def test_nearest_at_a_grid() -> None:
-    grid = wide_data(2, 4, 3, 2, seed=1) * 2
-    check("aten.grid_sampler_2d.default", wide_data(2, 3, 5, 6), grid, 1, 2, False)
-
-
-@cases("mode", [0, 1])
-def test_volumes(mode: int) -> None:
-    grid = wide_data(1, 2, 3, 2, 3, seed=1)
-    check("aten.grid_sampler.default", wide_data(1, 2, 4, 3, 5), grid, mode, 0, False)
+def test_nearest_and_volumes_at_a_grid() -> None:
+    x, grid = data(2, 3, 5, 6, dtype=WIDE), data(2, 4, 3, 2, dtype=WIDE, seed=1) * 2
+    check("aten.grid_sampler_2d.default", x, grid, 1, 2, False)
+    x, grid = data(1, 2, 4, 3, 5, dtype=WIDE), data(1, 2, 3, 2, 3, dtype=WIDE, seed=1)
+    for mode in (0, 1):
+        check("aten.grid_sampler.default", x, grid, mode, 0, False)
 
 
 @cases("mode", [0, 1, 2], every=2)
@@ -171,6 +130,6 @@ def test_volumes(mode: int) -> None:
 def test_places_that_are_no_numbers(mode: int, padding: int) -> None:
     places = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.3, 1e10, -1.0])
     grid = torch.cartesian_prod(places, places)[None, None]
-    x = wide_data(1, 2, 4, 5).float()
+    x = data(1, 2, 4, 5)
     # Torch's gradient writes outside of its memory there, and may end the process.
     check("aten.grid_sampler_2d.default", x, grid, mode, padding, False, grad=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -33,38 +34,28 @@ def labels(*shape: int, classes: int = 5) -> torch.Tensor:
     return torch.randint(0, classes, shape, generator=torch.Generator().manual_seed(2))
 
 
-@cases(
-    ("reduction", "smoothing", "weighted"),
-    [
-        (0, 0.0, True),
-        (1, 0.0, False),
-        (2, 0.0, False),
-        (0, 0.1, False),
-        (1, 0.1, True),
-        (1, 0.0, True),
-        (2, 0.1, True),
-    ],
-)
-def test_labels(reduction: int, smoothing: float, weighted: bool) -> None:
-    weight = weights() if weighted else None
-    check(CROSS, data(6, 5) * 3, LABELS, weight, reduction, -100, smoothing, frozen=(2,))
-
-
-@cases(
-    ("reduction", "smoothing", "weighted"),
-    [(0, 0.1, True), (1, 0.0, False), (2, 0.1, False)],
-    every=2,
-)
-def test_probabilities(reduction: int, smoothing: float, weighted: bool) -> None:
-    target = torch.softmax(data(6, 5, seed=3), 1)
-    weight = weights() if weighted else None
-    check(CROSS, data(6, 5), target, weight, reduction, -100, smoothing, frozen=(2,))
-
-
-def test_shapes() -> None:
+def test_labels() -> None:
+    for reduction, smoothing, weight in (
+        (0, 0.0, weights()),
+        (1, 0.0, None),
+        (2, 0.0, None),
+        (0, 0.1, None),
+        (1, 0.1, weights()),
+        (1, 0.0, weights()),
+        (2, 0.1, weights()),
+    ):
+        check(CROSS, data(6, 5) * 3, LABELS, weight, reduction, -100, smoothing, frozen=(2,))
     check(CROSS, data(2, 5, 3, 4), labels(2, 3, 4), weights(), 1, 2, 0.1, frozen=(2,))
     check(CROSS, data(2, 5, 3, 4), labels(2, 3, 4), None, 0)
     check(CROSS, data(5), torch.tensor(3))
+    check(CROSS, data(6, 5).double(), LABELS)
+    check_narrow(CROSS, data(6, 40), labels(6, classes=40))
+
+
+def test_probabilities() -> None:
+    target = torch.softmax(data(6, 5, seed=3), 1)
+    for reduction, smoothing, weight in ((0, 0.1, weights()), (1, 0.0, None), (2, 0.1, None)):
+        check(CROSS, data(6, 5), target, weight, reduction, -100, smoothing, frozen=(2,))
     check(CROSS, data(5), torch.softmax(data(5, seed=3), 0))
     check(CROSS, data(2, 5, 3), torch.softmax(data(2, 5, 3, seed=3), 1))
 
@@ -76,25 +67,19 @@ def test_extreme_scores() -> None:
     check(CROSS, scores[:2], torch.tensor([1, 0]), None, 0)
 
 
+def test_nll() -> None:
+    plane = (data(2, 5, 3, 4), labels(2, 3, 4))
+    for weight, reduction in ((weights(), 0), (weights(), 1), (None, 1), (None, 2)):
+        args = (weight, reduction, -100)
+        check("aten.nll_loss_nd.default", data(6, 5), LABELS, *args, frozen=(2,))
+        check("aten.nll_loss_forward.default", data(6, 5), LABELS, *args, frozen=(2,))
+        check("aten.nll_loss2d_forward.default", *plane, *args, frozen=(2,))
+
+
 def test_everything_ignored_is_nan_in_the_mean() -> None:
     for name in (CROSS, "aten.nll_loss_nd.default"):
         check(name, data(3, 5), torch.full((3,), -100))
         check(name, data(3, 5), torch.full((3,), -100), None, 2)
-
-
-def test_bfloat16_and_float64() -> None:
-    check_narrow(CROSS, data(6, 40), labels(6, classes=40))
-    check(CROSS, data(6, 5).double(), LABELS)
-
-
-@cases(("reduction", "weighted"), [(0, True), (1, True), (1, False), (2, False)], every=2)
-def test_nll(reduction: int, weighted: bool) -> None:
-    weight = weights() if weighted else None
-    check("aten.nll_loss_nd.default", data(6, 5), LABELS, weight, reduction, frozen=(2,))
-    args = (weight, reduction, -100)
-    check("aten.nll_loss_forward.default", data(6, 5), LABELS, *args, frozen=(2,))
-    plane = (data(2, 5, 3, 4), labels(2, 3, 4))
-    check("aten.nll_loss2d_forward.default", *plane, *args, frozen=(2,))
 
 
 def lowered(scores: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[jax.Array, ...]:
@@ -139,46 +124,32 @@ def test_labels_out_of_range_count_as_ignored() -> None:
 X, Y, Z = data(4, 6), data(4, 6, seed=1), data(4, 6, seed=2)
 
 
-@cases("p", [1.0, 2.0, 3.0], every=2)
-def test_pairwise_distance(p: float) -> None:
-    check("aten.pairwise_distance.default", X, Y, p, 1e-6, True)
-
-
-@cases("p", [1.0, 2.0, 3.0, float("inf")], every=2)
-def test_cdist(p: float) -> None:
-    check("aten.cdist.default", data(2, 4, 6), data(2, 5, 6, seed=1), p)
-
-
-@cases("p", [1.0, 2.0])
-def test_pdist(p: float) -> None:
-    check("aten.pdist.default", X, p)
-
-
-def test_cdist_of_equal_rows() -> None:
+def test_distances() -> None:
+    for p in (1.0, 2.0, 3.0, math.inf):
+        check("aten.cdist.default", data(2, 4, 6), data(2, 5, 6, seed=1), p)
+        check("aten.pairwise_distance.default", X, Y, p, 1e-6, True)
+    check("aten.pdist.default", X, 1.0)
+    check("aten.pdist.default", X, 2.0)
     check("aten.cdist.default", X, X.clone())
+    # Each of equal differences has the whole gradient.
+    x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
+    y = torch.tensor([[0.0, -1.0, 1.5], [0.0, 0.0, 0.0]])
+    check("aten.cdist.default", x, y, math.inf)
+    check("aten.pdist.default", torch.cat([x, y]), math.inf)
 
 
-@cases("dim", [0, 1, -1], every=2)
-def test_cosine_similarity(dim: int) -> None:
-    check("aten.cosine_similarity.default", X, Y, dim)
-
-
-def test_cosine_similarity_of_zero_and_broadcast() -> None:
-    x = X.clone()
-    x[1] = 0
-    check("aten.cosine_similarity.default", x, Y)
+def test_similarities() -> None:
+    with_zero = X.clone()
+    with_zero[1] = 0
+    check("aten.cosine_similarity.default", X, Y, 0)
+    check("aten.cosine_similarity.default", X, Y, -1)
+    check("aten.cosine_similarity.default", with_zero, Y)
     check("aten.cosine_similarity.default", X, Y[:1])
-
-
-@cases("reduction", [0, 1])
-def test_cosine_embedding_loss(reduction: int) -> None:
     target = torch.tensor([1.0, -1.0, -1.0, 1.0])
-    check("aten.cosine_embedding_loss.default", X, Y, target, 0.1, reduction, frozen=(2,))
-
-
-@cases("swap", [False, True])
-def test_triplet_margin_loss(swap: bool) -> None:
-    check("aten.triplet_margin_loss.default", X, Y, Z, 1.0, 2.0, 1e-6, swap, 0)
+    for reduction in (0, 1):
+        check("aten.cosine_embedding_loss.default", X, Y, target, 0.1, reduction, frozen=(2,))
+    for swap in (False, True):
+        check("aten.triplet_margin_loss.default", X, Y, Z, 1.0, 2.0, 1e-6, swap, 0)
 
 
 def test_cosine_embedding_loss_of_integers() -> None:
@@ -190,22 +161,17 @@ def test_cosine_embedding_loss_of_integers() -> None:
     check("aten.cosine_embedding_loss.default", ones, ones, target, 0.1, 0, grad=False)
 
 
-def test_each_of_equal_differences_has_the_whole_gradient() -> None:
-    x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
-    y = torch.tensor([[0.0, -1.0, 1.5], [0.0, 0.0, 0.0]])
-    check("aten.cdist.default", x, y, float("inf"))
-    check("aten.pdist.default", torch.cat([x, y]), float("inf"))
-
-
 G = torch.Generator().manual_seed(0)
 LOG_PROBS = torch.randn(6, 3, 4, generator=G).log_softmax(-1)
 TARGETS = torch.tensor([[2, 2, 2], [1, 3, 1], [3, 1, 2]])
 
 
-@cases("zero_infinity", [False, True])
-@cases("reduction", ["none", "mean", "sum"], every=2)
-@cases("joined", [False, True])
-def test_ctc_loss(zero_infinity: bool, reduction: str, joined: bool) -> None:
+@cases(
+    ("reduction", "joined", "zero_infinity"),
+    itertools.product(["none", "mean", "sum"], [False, True], [False, True]),
+    every=5,  # so each value of each option is among the fast ones
+)
+def test_ctc_loss(reduction: str, joined: bool, zero_infinity: bool) -> None:
     """The first target has equal neighbours, the last sample has no time for its target."""
     steps, lengths = torch.tensor([6, 5, 1]), torch.tensor([3, 0, 2])
     targets = TARGETS

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +13,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import cases, check, to_jax
+from tests.emulator.ops.checks import check, to_jax
 from tests.emulator.ops.narrow import check_narrow
 
 Shape = tuple[int, ...]
@@ -26,104 +24,90 @@ def randn(*shapes: Shape) -> list[torch.Tensor]:
     return [torch.randn(s, generator=generator) for s in shapes]
 
 
-@cases(("x", "bias"), [((4,), True), ((3, 4), True), ((3, 4), False), ((2, 3, 4), True)])
-def test_linear(x: Shape, bias: bool) -> None:
-    check("aten.linear.default", *randn(x, (5, 4)), *(randn((5,)) if bias else []))
-
-
-def test_linear_vector_weight() -> None:
+def test_linear() -> None:
+    check("aten.linear.default", *randn((4,), (5, 4)), *randn((5,)))
+    check("aten.linear.default", *randn((3, 4), (5, 4)))
+    check("aten.linear.default", *randn((2, 3, 4), (5, 4)), *randn((5,)))
     check("aten.linear.default", *randn((3, 4), (4,)))
+    check("aten.linear.default", torch.zeros(4, 0), torch.zeros(2, 0), torch.ones(2))
+    factors = randn((2, 3, 4), (2, 3, 5), (6, 4, 5))
+    check("aten.bilinear.default", *factors)
+    check("aten.bilinear.default", *factors, *randn((6,)))
 
 
-@cases(
-    ("a", "b"),
-    [
-        ((4,), (4,)),
-        ((4,), (4, 5)),
-        ((3, 4), (4,)),
-        ((2, 3, 4), (4, 5)),
-        ((4,), (2, 4, 5)),
-        ((2, 1, 3, 4), (6, 4, 5)),
-        ((0, 4), (4, 5)),
-        ((2, 1, 1, 2, 1, 1, 2, 1, 3, 4), (1, 2, 1, 1, 1, 2, 1, 2, 4, 5)),  # eight batch axes
-        ((1,) * 11 + (2, 3, 4), (2,) + (1,) * 11 + (4, 5)),
-    ],
-)
-def test_matmul(a: Shape, b: Shape) -> None:
-    check("aten.matmul.default", *randn(a, b))
+PRODUCTS: list[tuple[str, Shape, Shape]] = [
+    ("matmul", (4,), (4,)),
+    ("matmul", (4,), (4, 5)),
+    ("matmul", (3, 4), (4,)),
+    ("matmul", (2, 3, 4), (4, 5)),
+    ("matmul", (4,), (2, 4, 5)),
+    ("matmul", (2, 1, 3, 4), (6, 4, 5)),
+    ("matmul", (0, 4), (4, 5)),
+    ("matmul", (2, 1, 1, 2, 1, 1, 2, 1, 3, 4), (1, 2, 1, 1, 1, 2, 1, 2, 4, 5)),  # 8 batch axes
+    ("matmul", (1,) * 11 + (2, 3, 4), (2,) + (1,) * 11 + (4, 5)),
+    ("mm", (3, 4), (4, 5)),
+    ("bmm", (2, 3, 4), (2, 4, 5)),
+    ("mv", (3, 4), (4,)),
+    ("dot", (4,), (4,)),
+    ("vdot", (4,), (4,)),
+    ("outer", (3,), (4,)),
+    ("inner", (2, 4), (3, 4)),
+    ("inner", (), (3, 4)),
+    ("kron", (2, 3), (3, 2)),
+    ("kron", (2,), (3, 2)),
+    ("linalg_vecdot", (3, 4), (3, 4)),
+]
 
 
-@cases(
-    ("name", "a", "b"),
-    [
-        ("mm", (3, 4), (4, 5)),
-        ("bmm", (2, 3, 4), (2, 4, 5)),
-        ("mv", (3, 4), (4,)),
-        ("dot", (4,), (4,)),
-        ("vdot", (4,), (4,)),
-        ("outer", (3,), (4,)),
-        ("ger", (3,), (4,)),
-        ("inner", (2, 4), (3, 4)),
-        ("inner", (), (3, 4)),
-        ("kron", (2, 3), (3, 2)),
-        ("kron", (2,), (3, 2)),
-        ("linalg_vecdot", (3, 4), (3, 4)),
-    ],
-)
-def test_products(name: str, a: Shape, b: Shape) -> None:
-    check(f"aten.{name}.default", *randn(a, b))
-
-
-def test_integers_and_float64() -> None:
+def test_products() -> None:
+    for name, a, b in PRODUCTS:
+        check(f"aten.{name}.default", *randn(a, b))
     check("aten.mm.default", torch.arange(12).reshape(3, 4), torch.arange(8).reshape(4, 2))
     check("aten.mm.default", *(t.double() for t in randn((3, 4), (4, 5))))
+    check("aten.inner.default", torch.tensor(3), torch.arange(4, dtype=torch.int32))
 
 
-@cases(
-    ("name", "shapes"),
-    [
-        ("addmm", ((5,), (3, 4), (4, 5))),
-        ("addmm", ((3, 5), (3, 4), (4, 5))),
-        ("addmv", ((3,), (3, 4), (4,))),
-        ("baddbmm", ((2, 3, 5), (2, 3, 4), (2, 4, 5))),
-        ("addbmm", ((3, 5), (2, 3, 4), (2, 4, 5))),
-        ("addr", ((3, 5), (3,), (5,))),
-    ],
-)
-def test_added_products(name: str, shapes: tuple[Shape, ...]) -> None:
-    check(f"aten.{name}.default", *randn(*shapes), beta=0.5, alpha=2)
-
-
-def test_addmm_without_factors() -> None:
+def test_added_products() -> None:
+    for name, *shapes in (
+        ("addmm", (5,), (3, 4), (4, 5)),
+        ("addmm", (3, 5), (3, 4), (4, 5)),
+        ("addmv", (3,), (3, 4), (4,)),
+        ("baddbmm", (2, 3, 5), (2, 3, 4), (2, 4, 5)),
+        ("addbmm", (3, 5), (2, 3, 4), (2, 4, 5)),
+        ("addr", (3, 5), (3,), (5,)),
+    ):
+        check(f"aten.{name}.default", *randn(*shapes), beta=0.5, alpha=2)
     check("aten.addmm.default", *randn((5,), (3, 4), (4, 5)))
+    # A factor of zero ignores NaN.
+    check("aten.addmm.default", torch.full((5,), math.nan), *randn((3, 4), (4, 5)), beta=0)
 
 
-def test_beta_zero_ignores_nan() -> None:
-    a, b = randn((3, 4), (4, 5))
-    check("aten.addmm.default", torch.full((5,), float("nan")), a, b, beta=0)
+EQUATIONS: list[tuple[str, tuple[Shape, ...]]] = [
+    ("bij,bkj->bik", ((2, 3, 4), (2, 5, 4))),
+    ("bhqd,bhkd->bhqk", ((2, 2, 3, 4), (2, 2, 5, 4))),
+    ("...ij,jk->...ik", ((2, 3, 4), (4, 5))),
+    ("ij,jk", ((3, 4), (4, 5))),
+    ("ba, bc", ((3, 4), (3, 5))),
+    ("ii->i", ((3, 3),)),
+    ("ij->j", ((3, 4),)),
+    ("ij,kl->ik", ((3, 4), (2, 5))),
+    ("i,ij,j->", ((3,), (3, 4), (4,))),
+    ("bi,bi->bi", ((1, 4), (3, 4))),
+    ("td,edi->eti", ((3, 4), (2, 4, 5))),
+    ("edi,td->eti", ((2, 4, 5), (3, 4))),
+    ("te,etd->td", ((3, 2), (2, 3, 4))),
+    ("etd,te->td", ((2, 3, 4), (3, 2))),
+]
 
 
-@cases(
-    ("equation", "shapes"),
-    [
-        ("bij,bkj->bik", ((2, 3, 4), (2, 5, 4))),
-        ("bhqd,bhkd->bhqk", ((2, 2, 3, 4), (2, 2, 5, 4))),
-        ("...ij,jk->...ik", ((2, 3, 4), (4, 5))),
-        ("ij,jk", ((3, 4), (4, 5))),
-        ("ba, bc", ((3, 4), (3, 5))),
-        ("ii->i", ((3, 3),)),
-        ("ij->j", ((3, 4),)),
-        ("ij,kl->ik", ((3, 4), (2, 5))),
-        ("i,ij,j->", ((3,), (3, 4), (4,))),
-        ("bi,bi->bi", ((1, 4), (3, 4))),
-        ("td,edi->eti", ((3, 4), (2, 4, 5))),
-        ("edi,td->eti", ((2, 4, 5), (3, 4))),
-        ("te,etd->td", ((3, 2), (2, 3, 4))),
-        ("etd,te->td", ((2, 3, 4), (3, 2))),
-    ],
-)
-def test_einsum(equation: str, shapes: tuple[Shape, ...]) -> None:
-    check("aten.einsum.default", equation, randn(*shapes))
+def test_contractions() -> None:
+    for equation, shapes in EQUATIONS:
+        check("aten.einsum.default", equation, randn(*shapes))
+    check("aten.tensordot.default", *randn((2, 3), (3, 4)), [-1], [0])
+    check("aten.tensordot.default", *randn((2, 3, 4), (4, 5, 3)), [1, 2], [2, 0])
+    check("aten.tensordot.default", *randn((2,), (3,)), [], [])
+    for shapes in (((3, 4), (4, 5)), ((3, 9), (9, 2), (2, 8), (8, 4)), ((4,), (4, 5), (5,))):
+        check("aten.linalg_multi_dot.default", randn(*shapes))
 
 
 @st.composite
@@ -170,52 +154,12 @@ def test_what_a_mixture_of_experts_contracts_moves_no_large_array(
     assert not sizes & {3 * 8 * 5, 3 * 8 * 4}
 
 
-@cases(
-    ("a", "b", "dims"),
-    [
-        ((2, 3), (3, 4), ([-1], [0])),
-        ((2, 3, 4), (4, 5, 3), ([1, 2], [2, 0])),
-        ((2,), (3,), ([], [])),
-    ],
-)
-def test_tensordot(a: Shape, b: Shape, dims: tuple[list[int], list[int]]) -> None:
-    check("aten.tensordot.default", *randn(a, b), *dims)
-
-
-@cases("bias", [True, False])
-def test_bilinear(bias: bool) -> None:
-    tensors = randn((2, 3, 4), (2, 3, 5), (6, 4, 5))
-    check("aten.bilinear.default", *tensors, *(randn((6,)) if bias else []))
-
-
-@cases("shapes", [((3, 4), (4, 5)), ((3, 9), (9, 2), (2, 8), (8, 4)), ((4,), (4, 5), (5,))])
-def test_multi_dot(shapes: tuple[Shape, ...]) -> None:
-    check("aten.linalg_multi_dot.default", randn(*shapes))
-
-
-NARROW: list[Callable[[], tuple[Any, ...]]] = [
-    lambda: ("aten.linear.default", *randn((7, 32), (16, 32), (16,))),
-    lambda: ("aten.bmm.default", *randn((2, 7, 32), (2, 32, 9))),
-    lambda: ("aten.addmm.default", *randn((9,), (7, 32), (32, 9))),
-    lambda: ("aten.einsum.default", "bij,bkj->bik", randn((2, 3, 16), (2, 5, 16))),
-]
-
-
-@cases("case", NARROW)
-def test_bfloat16(case: Callable[[], tuple[Any, ...]]) -> None:
-    check_narrow(*case())
-
-
-def test_float16() -> None:
-    check_narrow(*NARROW[0](), dtype=torch.float16)
-
-
-def test_linear_of_no_features() -> None:
-    check("aten.linear.default", torch.zeros(4, 0), torch.zeros(2, 0), torch.ones(2))
-
-
-def test_inner_with_a_number_promotes_as_torch_does() -> None:
-    check("aten.inner.default", torch.tensor(3), torch.arange(4, dtype=torch.int32))
+def test_half_types() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        check_narrow("aten.linear.default", *randn((7, 32), (16, 32), (16,)), dtype=dtype)
+    check_narrow("aten.bmm.default", *randn((2, 7, 32), (2, 32, 9)))
+    check_narrow("aten.addmm.default", *randn((9,), (7, 32), (32, 9)))
+    check_narrow("aten.einsum.default", "bij,bkj->bik", randn((2, 3, 16), (2, 5, 16)))
 
 
 NAME = "aten._grouped_mm.default"
@@ -229,21 +173,11 @@ def ends(*rows: int) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int32)
 
 
-OFFSETS = [(2, 2, 12), (0, 5, 12), (12, 12, 12)]
-
-
-@cases("offs", OFFSETS, every=2)
-def test_rows_by_group(offs: tuple[int, ...]) -> None:
-    check(NAME, data(12, 8), data(3, 8, 4), ends(*offs), frozen=(2,))
-
-
-@cases("offs", OFFSETS[:1])
-def test_columns_and_sums_by_group(offs: tuple[int, ...]) -> None:
-    check(NAME, data(3, 8, 4), data(4, 12), ends(*offs), frozen=(2,))
-    check(NAME, data(8, 12), data(12, 4), ends(*offs), frozen=(2,))
-
-
-def test_batches_and_narrow_types() -> None:
+def test_groups() -> None:
+    for offs in (ends(2, 2, 12), ends(0, 5, 12), ends(12, 12, 12)):
+        check(NAME, data(12, 8), data(3, 8, 4), offs, frozen=(2,))
+    check(NAME, data(3, 8, 4), data(4, 12), ends(2, 2, 12), frozen=(2,))
+    check(NAME, data(8, 12), data(12, 4), ends(2, 2, 12), frozen=(2,))
     check(NAME, data(3, 8, 4), data(3, 4, 8))
     half = torch.bfloat16
     check(NAME, data(12, 8, dtype=half), data(3, 8, 8, dtype=half), ends(1, 7, 12), frozen=(2,))

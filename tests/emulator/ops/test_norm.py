@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,10 +12,8 @@ import torch
 from emulator.ops.batch_norm import NoStatistics
 from emulator.ops.norm import UntrackedStatistics
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import cases, check, to_jax, torch_op
+from tests.emulator.ops.checks import check, to_jax, torch_op
 from tests.emulator.ops.narrow import check_narrow
-
-Shape = tuple[int, ...]
 
 
 def data(*shape: int, seed: int = 0, offset: float = 0.0) -> torch.Tensor:
@@ -31,54 +28,34 @@ def stats(channels: int) -> list[torch.Tensor]:
     return [data(channels, seed=3), data(channels, seed=4).abs() + 0.5]
 
 
-@cases(
-    ("x", "normalized", "weights"),
-    [
+def test_layer_norm() -> None:
+    for x, normalized, weights in (
         ((3, 4, 8), (8,), 2),
         ((3, 4, 8), (4, 8), 2),
         ((2, 64), (64,), 1),
         ((2, 64), (64,), 0),
         ((5,), (5,), 2),
-    ],
-)
-def test_layer_norm(x: Shape, normalized: Shape, weights: int) -> None:
-    check("aten.layer_norm.default", data(*x), list(normalized), *params(*normalized)[:weights])
-
-
-def test_layer_norm_of_shifted_data() -> None:
-    """A mean far from 0 must not cost the variance its digits."""
+    ):
+        given = params(*normalized)[:weights]
+        check("aten.layer_norm.default", data(*x), list(normalized), *given)
+    # A mean far from 0 must not cost the variance its digits.
     check("aten.layer_norm.default", data(4, 256, offset=30.0).double(), [256])
-
-
-def test_native_layer_norm() -> None:
     check("aten.native_layer_norm.default", data(3, 8), [8], *params(8), 1e-5)
 
 
-@cases("x", [(2, 6, 5), (2, 6, 4, 3), (3, 6)], every=2)
-@cases("groups", [1, 2])
-def test_group_norm(x: Shape, groups: int) -> None:
-    check("aten.group_norm.default", data(*x), groups, *params(6))
-
-
-def test_native_group_norm() -> None:
+def test_group_norm() -> None:
+    for x in ((2, 6, 5), (3, 6)):
+        for groups in (1, 2):
+            check("aten.group_norm.default", data(*x), groups, *params(6))
     check("aten.native_group_norm.default", data(2, 6, 4, 3), *params(6), 2, 6, 12, 3, 1e-5)
 
 
-@cases("weights", [True, False])
-def test_instance_norm(weights: bool) -> None:
-    w, b = params(3) if weights else (None, None)
-    args = (data(2, 3, 5, 4), w, b)
-    check("aten.instance_norm.default", *args, None, None, True, 0.1, 1e-5, False)
-    check(
-        "aten.instance_norm.default",
-        *args,
-        *stats(3),
-        False,
-        0.1,
-        1e-5,
-        False,
-        frozen=(3, 4),
-    )
+def test_instance_norm() -> None:
+    name = "aten.instance_norm.default"
+    for w, b in (params(3), (None, None)):
+        args = (data(2, 3, 5, 4), w, b)
+        check(name, *args, None, None, True, 0.1, 1e-5, False)
+        check(name, *args, *stats(3), False, 0.1, 1e-5, False, frozen=(3, 4))
 
 
 def test_instance_norm_cannot_track() -> None:
@@ -95,20 +72,19 @@ def test_batch_norm_without_any_statistics() -> None:
         lower(to_jax(data(2, 3, 5)), None, None, False, 0.1, 1e-5)
 
 
-@cases(
-    ("x", "weights"),
-    [((4, 3, 5, 5), True), ((4, 3, 5, 5), False), ((6, 3), True), ((2, 3, 2, 3, 2), True)],
-)
-def test_batch_norm(x: Shape, weights: bool) -> None:
-    w, b = params(3) if weights else (None, None)
-    args = (data(*x, offset=0.5), w, b, *stats(3))
+def test_batch_norm() -> None:
     functional = "aten._native_batch_norm_legit_functional.default"
-    check(functional, *args, True, 0.1, 1e-5, frozen=(3, 4))
     evaluated = "aten._native_batch_norm_legit_no_training.default"
-    check(evaluated, *args, 0.1, 1e-5, frozen=(3, 4))
-
-
-def test_batch_norm_without_stats() -> None:
+    for x, (w, b) in (
+        ((4, 3, 5, 5), (None, None)),
+        ((6, 3), params(3)),
+        ((2, 3, 2, 3, 2), params(3)),
+    ):
+        args = (data(*x, offset=0.5), w, b, *stats(3))
+        check(functional, *args, True, 0.1, 1e-5, frozen=(3, 4))
+        check(evaluated, *args, 0.1, 1e-5, frozen=(3, 4))
+    args = (data(4, 3, 5), *params(3), *stats(3))
+    check(functional, *args, False, 0.1, 1e-5, frozen=(3, 4))
     x = data(2, 3, 7, offset=0.5)
     check("aten._native_batch_norm_legit.no_stats", x, *params(3), True, 0.1, 1e-5)
 
@@ -132,40 +108,27 @@ def test_batch_norm_of_hardly_any_variance(eps: float) -> None:
     np.testing.assert_allclose(found, x.grad, rtol=0.0, atol=limit)
 
 
-def test_batch_norm_training_form_evaluates() -> None:
-    functional = "aten._native_batch_norm_legit_functional.default"
-    args = (data(4, 3, 5), *params(3), *stats(3))
-    check(functional, *args, False, 0.1, 1e-5, frozen=(3, 4))
+def test_rms_norm() -> None:
+    for weight in (params(8)[0], None):
+        for eps in (None, 1e-3):
+            check("aten.rms_norm.default", data(3, 8) * 1e-3, [8], weight, eps, grad=False)
+            check("aten.rms_norm.default", data(3, 8), [8], weight, eps)
+            check("aten._fused_rms_norm.default", data(3, 8), [8], weight, eps)
 
 
-@cases("weight", [True, False])
-@cases("eps", [None, 1e-3])
-def test_rms_norm(weight: bool, eps: float | None) -> None:
-    w = params(8)[0] if weight else None
-    check("aten.rms_norm.default", data(3, 8) * 1e-3, [8], w, eps, grad=False)
-    check("aten.rms_norm.default", data(3, 8), [8], w, eps)
-    check("aten._fused_rms_norm.default", data(3, 8), [8], w, eps)
+def test_weight_norm() -> None:
+    for dim, shape in ((0, (4, 1)), (1, (1, 6))):
+        check("aten._weight_norm.default", data(4, 6), data(*shape, seed=5), dim)
+        check("aten._weight_norm_interface.default", data(4, 6), data(*shape, seed=5), dim)
+    check("aten._weight_norm.default", data(4, 6), data(1, seed=5)[0], -1)
 
 
-@cases("dim", [0, 1, -1], every=2)
-def test_weight_norm(dim: int) -> None:
-    g = data(1, seed=5)[0] if dim == -1 else data(*((4, 1) if dim == 0 else (1, 6)), seed=5)
-    check("aten._weight_norm.default", data(4, 6), g, dim)
-    if dim >= 0:
-        check("aten._weight_norm_interface.default", data(4, 6), g, dim)
-
-
-NARROW: list[Callable[[], tuple[Any, ...]]] = [
-    lambda: ("aten.layer_norm.default", data(6, 32), [32], *params(32)),
-    lambda: ("aten.group_norm.default", data(2, 6, 9), 3, *params(6)),
-    lambda: ("aten.rms_norm.default", data(6, 32), [32], params(32)[0]),
-    lambda: ("aten._native_batch_norm_legit.no_stats", data(6, 3, 5), *params(3), True, 0.1, 1e-5),
-]
-
-
-@cases("case", NARROW)
-def test_bfloat16(case: Callable[[], tuple[Any, ...]]) -> None:
-    check_narrow(*case())
+def test_bfloat16() -> None:
+    check_narrow("aten.layer_norm.default", data(6, 32), [32], *params(32))
+    check_narrow("aten.group_norm.default", data(2, 6, 9), 3, *params(6))
+    check_narrow("aten.rms_norm.default", data(6, 32), [32], params(32)[0])
+    name = "aten._native_batch_norm_legit.no_stats"
+    check_narrow(name, data(6, 3, 5), *params(3), True, 0.1, 1e-5)
 
 
 @pytest.mark.parametrize("param_dtype", [torch.bfloat16, torch.float32])

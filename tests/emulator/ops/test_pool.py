@@ -32,68 +32,48 @@ def ties(*shape: int) -> torch.Tensor:
 # kernel, stride, padding, dilation, ceil_mode
 WINDOWS: list[tuple[Any, ...]] = [
     ([2, 2],),
-    ([2, 2], [2, 2], 0, 1, True),
     ([3, 3], [2, 2], [1, 1]),
-    ([3, 3], [1, 1], [1, 1]),
     ([2, 3], [3, 1], [1, 0], 1, True),
-    ([3, 2], [2, 3], [1, 1], [2, 1]),
     ([4, 4], [2, 2], [1, 1]),
+    ([3, 2], [2, 3], [1, 1], [2, 1]),
     ([5, 4], [], [2, 0], 1, True),
 ]
 
 
-@cases("window", WINDOWS[::2])
-def test_max_pool2d(window: tuple[Any, ...]) -> None:
-    check("aten.max_pool2d.default", data(2, 3, 9, 10), *window)
+def test_maxima() -> None:
+    for window in WINDOWS[:4]:
+        check("aten.max_pool2d.default", data(2, 3, 9, 10), *window)
+    for window in (([2],), ([12], [5], [6], 1, True)):
+        check("aten.max_pool1d.default", data(2, 3, 14), *window)
+        check("aten.max_pool1d_with_indices.default", data(3, 14), *window)
+    for window in (([2, 2, 2],), ([3, 2, 3], [2, 1, 2], [1, 1, 0])):
+        check("aten.max_pool3d.default", data(2, 2, 5, 4, 6), *window)
+        check("aten.max_pool3d_with_indices.default", data(2, 5, 4, 6), *window)
+    check("aten.max_pool2d.default", data(2, 2, 6, 6).bfloat16(), [2, 2])
+    check("aten.max_pool2d.default", data(2, 6, 6).double(), [3, 3], [2, 2], [1, 1])
+    check("aten.max_pool2d.default", data(1, 1, 40, 300), [1, 2], [300, 2000])  # long strides
 
 
 @cases("window", WINDOWS, every=2)
-def test_max_pool2d_with_indices_and_ties(window: tuple[Any, ...]) -> None:
+def test_maxima_of_ties(window: tuple[Any, ...]) -> None:
     check("aten.max_pool2d_with_indices.default", ties(2, 2, 9, 10), *window)
 
 
-@cases("window", [([2],), ([3], [2], [1]), ([12], [5], [6], 1, True)], every=2)
-def test_max_pool1d(window: tuple[Any, ...]) -> None:
-    check("aten.max_pool1d.default", data(2, 3, 14), *window)
-    check("aten.max_pool1d_with_indices.default", data(3, 14), *window)
-
-
-@cases("window", [([2, 2, 2],), ([3, 2, 3], [2, 1, 2], [1, 1, 0])])
-def test_max_pool3d(window: tuple[Any, ...]) -> None:
-    check("aten.max_pool3d.default", data(2, 2, 5, 4, 6), *window)
-    check("aten.max_pool3d_with_indices.default", data(2, 5, 4, 6), *window)
-
-
-def test_max_pool_dtypes() -> None:
-    check("aten.max_pool2d.default", data(2, 2, 6, 6).bfloat16(), [2, 2])
-    check("aten.max_pool2d.default", data(2, 6, 6).double(), [3, 3], [2, 2], [1, 1])
-
-
-# kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
-AVERAGES: list[tuple[Any, ...]] = [
-    ([2, 2],),
-    ([3, 3], [2, 2], [1, 1]),
-    ([3, 3], [2, 2], [1, 1], False, False),
-    ([3, 2], [2, 3], [1, 1], True, True),
-    ([3, 2], [2, 3], [1, 1], True, False),
-    ([3, 3], [1, 1], 0, False, True, 5),
-    ([9, 10],),
-]
-
-
-@cases("window", AVERAGES, every=2)
-def test_avg_pool2d(window: tuple[Any, ...]) -> None:
-    check("aten.avg_pool2d.default", data(2, 3, 9, 10), *window)
-
-
-def test_avg_pool1d_and_3d() -> None:
+def test_averages() -> None:
+    # kernel, stride, padding, ceil_mode, count_include_pad, divisor_override
+    for window in (
+        ([2, 2],),
+        ([3, 3], [2, 2], [1, 1], False, False),
+        ([3, 2], [2, 3], [1, 1], True, True),
+        ([3, 2], [2, 3], [1, 1], True, False),
+        ([3, 3], [1, 1], 0, False, True, 5),
+        ([9, 10],),
+    ):
+        check("aten.avg_pool2d.default", data(2, 3, 9, 10), *window)
+    check("aten.avg_pool2d.default", data(2, 3, 8, 8).bfloat16(), [2, 2])
     check("aten.avg_pool1d.default", data(2, 3, 14), [3], [2], [1], True, False)
     check("aten.avg_pool1d.default", data(3, 14), [2])
     check("aten.avg_pool3d.default", data(1, 2, 5, 4, 6), [2, 1, 3], [2, 1, 1], [1, 0, 1])
-
-
-def test_avg_pool_bfloat16() -> None:
-    check("aten.avg_pool2d.default", data(2, 3, 8, 8).bfloat16(), [2, 2])
 
 
 # kernel, stride, padding, dilation, ceil_mode
@@ -137,57 +117,43 @@ def test_the_code_of_long_windows_does_not_grow_with_them() -> None:
         assert len(str(jax.make_jaxpr(jax.grad(loss))(x)).splitlines()) < 1000
 
 
-def test_long_strides() -> None:
-    check("aten.max_pool2d.default", data(1, 1, 40, 300), [1, 2], [300, 2000])
-
-
 def test_padding_of_many_times_the_data_is_refused() -> None:
     lower = load_ops()["aten.max_pool1d.default"].lower
     with pytest.raises(OpLimit, match="the padded data, in elements, is 134217730; the device"):
         jax.eval_shape(lambda x: lower(x, (2**27,), (1,), (2**26,)), jnp.zeros((1, 1, 2)))
 
 
-@cases("size", [[1, 1], [2, 7], [9, 5], [12, 12]], every=2)
-def test_adaptive_2d(size: list[int]) -> None:
-    check("aten.adaptive_avg_pool2d.default", data(2, 3, 9, 10), size)
-    check("aten.adaptive_max_pool2d.default", data(2, 3, 9, 10), size)
-
-
-@cases("size", [1, 4])
-def test_adaptive_1d_and_3d(size: int) -> None:
-    check("aten.adaptive_avg_pool1d.default", data(2, 3, 10), [size])
-    check("aten.adaptive_max_pool1d.default", data(3, 10), [size])
-    check("aten.adaptive_avg_pool3d.default", data(2, 5, 4, 6), [size, 2, 3])
-    check("aten.adaptive_max_pool3d.default", data(1, 2, 5, 4, 6), [size, 2, 3])
-
-
-def test_adaptive_max_of_nan_and_ties() -> None:
-    x = torch.randint(0, 2, (2, 7, 7), generator=torch.Generator().manual_seed(0)).float()
-    x[0, 2, 3] = x[0, 3, 3] = float("nan")
-    x[1, :4] = -float("inf")
-    check("aten.adaptive_max_pool2d.default", x, [3, 4])
-
-
-def test_infinity_stays_where_it_is() -> None:
-    """A sum over a table of places must not touch places outside a span."""
-    x = data(1, 10)
-    x[0, 4] = float("inf")
-    check("aten.adaptive_avg_pool1d.default", x, [4])
-
-
-def test_bfloat16() -> None:
+def test_adaptive() -> None:
+    for size in ([1, 1], [9, 5], [12, 12]):
+        check("aten.adaptive_avg_pool2d.default", data(2, 3, 9, 10), size)
+        check("aten.adaptive_max_pool2d.default", data(2, 3, 9, 10), size)
+    for size in (1, 4):
+        check("aten.adaptive_avg_pool1d.default", data(2, 3, 10), [size])
+        check("aten.adaptive_max_pool1d.default", data(3, 10), [size])
+    check("aten.adaptive_avg_pool3d.default", data(2, 5, 4, 6), [4, 2, 3])
+    check("aten.adaptive_max_pool3d.default", data(1, 2, 5, 4, 6), [4, 2, 3])
     check("aten.adaptive_avg_pool2d.default", data(2, 3, 8, 8).bfloat16(), [1, 1])
     check_narrow("aten.adaptive_avg_pool2d.default", data(2, 3, 8, 8), [3, 3])
 
 
+def test_adaptive_of_nan_infinity_and_ties() -> None:
+    x = torch.randint(0, 2, (2, 7, 7), generator=torch.Generator().manual_seed(0)).float()
+    x[0, 2, 3] = x[0, 3, 3] = NAN
+    x[1, :4] = -INF
+    check("aten.adaptive_max_pool2d.default", x, [3, 4])
+    # A sum over a table of places must not touch places outside a span.
+    x = data(1, 10)
+    x[0, 4] = INF
+    check("aten.adaptive_avg_pool1d.default", x, [4])
+
+
 def test_many_places_for_an_output() -> None:
-    x = torch.randn(1, 2, 300, generator=torch.Generator().manual_seed(0))
-    x[0, 0, 5] = float("nan")
+    x = data(1, 2, 300)
+    x[0, 0, 5] = NAN
     check("aten.adaptive_max_pool1d.default", x, [2])
     check("aten.adaptive_avg_pool1d.default", x[:, 1:], [7])
-    y = torch.randn(1, 1, 12, 13, generator=torch.Generator().manual_seed(0))
-    check("aten.adaptive_max_pool2d.default", y, [1, 2])
-    check("aten.adaptive_avg_pool2d.default", torch.randn(1, 1, 3, 2), [100, 5])
+    check("aten.adaptive_max_pool2d.default", data(1, 1, 12, 13), [1, 2])
+    check("aten.adaptive_avg_pool2d.default", data(1, 1, 3, 2), [100, 5])
 
 
 def test_the_code_does_not_grow_with_the_image() -> None:
@@ -220,23 +186,20 @@ def test_fractional_max_pool(
     check(name, x, kernel, list(out), samples, frozen=(3,))
 
 
-# kernel, dilation, padding, stride
-PATCHES = [
-    ([2, 2], [1, 1], [0, 0], [1, 1]),
-    ([3, 2], [1, 2], [1, 0], [2, 1]),
-    ([2, 2], [1, 1], [1, 1], [3, 3]),
-]
-
-
-@cases(
-    ("window", "batch"),
-    [(PATCHES[0], (2,)), (PATCHES[1], (2,)), (PATCHES[2], ())],
-)
-def test_columns(window: tuple[list[int], ...], batch: tuple[int, ...]) -> None:
-    x = data(*batch, 3, 7, 6)
+def test_columns() -> None:
+    # kernel, dilation, padding, stride
+    for window, batch in (
+        (([2, 2], [1, 1], [0, 0], [1, 1]), (2,)),
+        (([3, 2], [1, 2], [1, 0], [2, 1]), (2,)),
+        (([2, 2], [1, 1], [1, 1], [3, 3]), ()),
+    ):
+        x = data(*batch, 3, 7, 6)
+        check("aten.im2col.default", x, *window)
+        check("aten.col2im.default", torch.ops.aten.im2col(x, *window), [7, 6], *window)
+    # More than 64 taps are gathered, and added back by one scatter.
+    x, window = data(1, 2, 12, 30), ((9, 9), (1, 2), (3, 2), (2, 3))
     check("aten.im2col.default", x, *window)
-    columns = torch.ops.aten.im2col(x, *window)
-    check("aten.col2im.default", columns, [7, 6], *window)
+    check("aten.col2im.default", torch.nn.functional.unfold(x, *window), (12, 30), *window)
 
 
 def test_unpool() -> None:
@@ -244,12 +207,3 @@ def test_unpool() -> None:
     check("aten.max_unpool2d.default", values, indices, [6, 8])
     values, indices = torch.ops.aten.max_pool3d_with_indices(data(2, 3, 4, 4, 4), [2, 2, 2])
     check("aten.max_unpool3d.default", values, indices, [4, 4, 4], [2, 2, 2], [0, 0, 0])
-
-
-def test_many_taps() -> None:
-    """More than 64 are gathered, and added back by one scatter."""
-    x = torch.randn(1, 2, 12, 30, generator=torch.Generator().manual_seed(0))
-    window = ((9, 9), (1, 2), (3, 2), (2, 3))
-    check("aten.im2col.default", x, *window)
-    columns = torch.nn.functional.unfold(x, *window)
-    check("aten.col2im.default", columns, (12, 30), *window)

@@ -71,16 +71,13 @@ def test_projected_lstm(layers: int, bidirectional: bool, bias: bool, batch_firs
     check("aten.lstm.input", *args, bias, layers, 0.0, True, bidirectional, batch_first)
 
 
-def test_dropout_is_off_in_eval() -> None:
+def test_eval_and_other_types() -> None:
     args = layer("lstm", 2, False, True, False)
-    check("aten.lstm.input", *args, True, 2, 0.5, False, False, False, grad=False)
-
-
-def test_float64_and_bfloat16() -> None:
+    check("aten.lstm.input", *args, True, 2, 0.5, False, False, False, grad=False)  # no dropout
     x, state, weights = layer("gru", 1, False, True, False)
     double = (x.double(), state.double(), [w.double() for w in weights])
-    check("aten.gru.input", *double, True, 1, 0.0, True, False, False)
     flags = (True, 1, 0.0, True, False, False)
+    check("aten.gru.input", *double, *flags)
     check_narrow("aten.lstm.input", *layer("lstm", 1, False, True, False), *flags)
     check_narrow("aten.lstm.input", *layer("lstm", 1, False, True, False, projected=2), *flags)
 
@@ -98,30 +95,46 @@ def test_cells(kind: str, bias: bool) -> None:
     check(f"aten.{kind}_cell.default", new(BATCH, INPUT), hidden, *weights)
 
 
-def run(rate: float, layers: int = 2, *, array: bool = False, **kwargs: Any) -> np.ndarray:
-    """The output of an LSTM with dropout; the rate may be handed over as an array."""
+def outputs(*calls: Any) -> list[np.ndarray]:
+    """What LSTMs with dropout give in one program: for each layers, rate and named arguments."""
+    lower = load_ops()["aten.lstm.input"].lower
+
+    def run(x: jax.Array) -> list[jax.Array]:
+        return [
+            lower(x, *arguments[layers], True, layers, rate, True, False, False, **more)[0]
+            for layers, rate, more in calls
+        ]
+
     with jax.enable_x64(True):
-        p: Any = jnp.asarray(rate, jnp.float64) if array else rate
-        x, (h, c), weights = layer("lstm", layers, False, True, False)
-        states, params = [to_jax(h), to_jax(c)], [to_jax(w) for w in weights]
-        lower = load_ops()["aten.lstm.input"].lower
-        fixed = (True, layers, p, True, False, False)
-        out = jax.jit(lambda x: lower(x, states, params, *fixed, **kwargs)[0])(to_jax(x))
-        return np.asarray(out)
+        arguments = {}
+        for layers in (1, 2):
+            x, state, weights = layer("lstm", layers, False, True, False)
+            arguments[layers] = [to_jax(s) for s in state], [to_jax(w) for w in weights]
+        return [np.asarray(out) for out in jax.jit(run)(to_jax(x))]
 
 
 def test_dropout_between_layers() -> None:
-    seed = jnp.array([3, 0], jnp.uint32)
-    one = run(0.4, seed=seed, stream=1)
-    np.testing.assert_array_equal(one, run(0.4, array=True, seed=seed, stream=1))
-    assert (one != run(0.4, seed=seed, stream=2)).any()
-    np.testing.assert_array_equal(run(0.0), run(0.0, array=True, seed=seed))
-    np.testing.assert_array_equal(run(0.4, layers=1), run(0.0, layers=1))
+    seed = {"seed": jnp.array([3, 0], jnp.uint32)}
+    with jax.enable_x64(True):
+        some, none = jnp.asarray(0.4, jnp.float64), jnp.asarray(0.0, jnp.float64)
+    found = outputs(
+        (2, 0.4, {**seed, "stream": 1}),
+        (2, some, {**seed, "stream": 1}),  # a rate may be an array
+        (2, 0.4, {**seed, "stream": 2}),
+        (2, 0.0, {}),
+        (2, none, seed),
+        (1, 0.4, {}),  # there is nothing between
+        (1, 0.0, {}),
+    )
+    np.testing.assert_array_equal(found[0], found[1])
+    assert (found[0] != found[2]).any()
+    np.testing.assert_array_equal(found[3], found[4])
+    np.testing.assert_array_equal(found[5], found[6])
 
 
 def test_dropout_without_seed() -> None:
     with pytest.raises(MissingSeed, match=r"aten\.lstm\.input"):
-        run(0.4)
+        outputs((2, 0.4, {}))
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn_tanh"])

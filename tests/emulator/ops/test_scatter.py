@@ -58,28 +58,23 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("index_copy.default", (X, 1, T([3, 1]), randn(3, 2, 5))),
     ("index_fill.int_Scalar", (X, 1, T([3, -1]), 2)),
     ("index_fill.int_Tensor", (X, 1, T([3, 1]), T(2.0))),
+    ("index_fill.int_Tensor", (X, 1, T([0, 2, 0]), T(2.0))),  # a place twice
+    ("as_strided_scatter.default", (X.reshape(-1), randn(2, 3), [2, 3], [7, 2], 1)),
+    ("as_strided_scatter.default", (X, T(2.0), [], [], 3)),
 ]
 
 
-@cases(("name", "args"), CASES)
-def test_cases(name: str, args: tuple[Any, ...]) -> None:
-    check(f"aten.{name}", *args)
-
-
-def test_source_larger_than_the_index() -> None:
-    """torch cannot differentiate this; the values still agree."""
+def test_writing() -> None:
+    for name, args in CASES:
+        check(f"aten.{name}", *args)
+    check("aten.index_add.default", X, -1, T([0]), randn(3, 4, 1), alpha=2.5)
+    # With a source larger than the index, which torch cannot differentiate:
     check("aten.scatter.src", X, 1, ONCE[:2, :, :3], randn(3, 3, 5), grad=False)
     check("aten.scatter_add.default", X, 1, OFTEN[:2], randn(3, 6, 6), grad=False)
-
-
-def test_booleans_add_and_multiply_as_logic() -> None:
+    # Truth values add and multiply as logic does.
     check("aten.index_put.default", MASK, [ROWS], MASK[:2, :3, None, :1].expand(2, 3, 4, 5), True)
     check("aten.scatter_add.default", MASK, 1, ONCE, MASK[:, :2])
     check("aten.scatter_reduce.two", MASK, 1, OFTEN, OFTEN > 1, "prod")
-
-
-def test_add_a_multiple() -> None:
-    check("aten.index_add.default", X, -1, T([0]), randn(3, 4, 1), alpha=2.5)
 
 
 def test_what_is_added_to_nothing_has_a_gradient_of_zeros() -> None:
@@ -93,11 +88,6 @@ def test_what_is_added_to_nothing_has_a_gradient_of_zeros() -> None:
     assert not jax.grad(total)(to_jax(source)).any()
 
 
-def test_older_reductions() -> None:
-    check("aten.scatter.reduce", X, 1, OFTEN, randn(3, 6, 5), reduce="add", grad=False)
-    check("aten.scatter.value_reduce", X, 1, OFTEN, 2.0, reduce="multiply", grad=False)
-
-
 @cases("include_self", [True, False], every=2)
 @cases("reduce", ["sum", "prod", "mean", "amax", "amin"])
 def test_scatter_reduce(reduce: str, include_self: bool) -> None:
@@ -108,14 +98,13 @@ def test_scatter_reduce(reduce: str, include_self: bool) -> None:
     check("aten.scatter_reduce.two", x, 1, OFTEN, source, reduce, include_self=include_self)
 
 
-@cases("reduce", ["prod", "mean", "amax"], every=2)
-def test_scatter_reduce_of_integers(reduce: str) -> None:
-    check("aten.scatter_reduce.two", (X * 3).long(), 1, OFTEN, OFTEN, reduce)
-
-
-@cases("reduce", ["prod", "mean", "amin"], every=2)
-def test_index_reduce(reduce: str) -> None:
-    check("aten.index_reduce.default", X, 1, T([0, 2, 0]), randn(3, 3, 5), reduce)
+def test_other_reductions() -> None:
+    check("aten.scatter.reduce", X, 1, OFTEN, randn(3, 6, 5), reduce="add", grad=False)
+    check("aten.scatter.value_reduce", X, 1, OFTEN, 2.0, reduce="multiply", grad=False)
+    for reduce in ("prod", "mean", "amax"):
+        check("aten.scatter_reduce.two", (X * 3).long(), 1, OFTEN, OFTEN, reduce)
+    for reduce in ("prod", "mean", "amin"):
+        check("aten.index_reduce.default", X, 1, T([0, 2, 0]), randn(3, 3, 5), reduce)
 
 
 def test_a_mask_beside_other_indices_is_refused() -> None:
@@ -125,43 +114,38 @@ def test_a_mask_beside_other_indices_is_refused() -> None:
         )
 
 
-def test_a_place_named_twice_is_filled_once() -> None:
-    check("aten.index_fill.int_Tensor", X, 1, T([0, 2, 0]), T(2.0))
-
-
-def test_strided_scatter() -> None:
-    check("aten.as_strided_scatter.default", X.reshape(-1), randn(2, 3), [2, 3], [7, 2], 1)
-    check("aten.as_strided_scatter.default", X, T(2.0), [], [], 3)
-
-
-INDEXED = torch.randn(3, 4, 5, generator=G)
-INDEX_ROWS = torch.tensor([[0, 1, -1], [1, 0, 0]])
 SCALAR, ZERO = torch.tensor(2.0), torch.tensor(0)
 TABLE = torch.randn(6, 3, generator=G)
 
 INDEX_CASES: list[tuple[str, tuple[Any, ...]]] = [
-    ("index.Tensor", (INDEXED, [None, None, INDEX_ROWS])),
-    ("index.Tensor", (INDEXED, [INDEX_ROWS, None, INDEX_ROWS])),
-    ("index.Tensor", (INDEXED, [None, INDEX_ROWS, ZERO])),
-    ("index.Tensor", (INDEXED, [INDEX_ROWS[:, :0]])),
-    ("index_select.default", (INDEXED, -1, torch.tensor([3, 0, 0]))),
+    ("index.Tensor", (X, [None, None, ROWS])),
+    ("index.Tensor", (X, [ROWS, None, ROWS])),
+    ("index.Tensor", (X, [None, ROWS, ZERO])),
+    ("index.Tensor", (X, [ROWS[:, :0]])),
+    ("index_select.default", (X, -1, torch.tensor([3, 0, 0]))),
     ("index_select.default", (SCALAR, 0, torch.tensor([0]))),
-    ("gather.default", (INDEXED, 1, torch.tensor([[[0, 1, 2]], [[2, 1, 0]]]))),
+    ("gather.default", (X, 1, torch.tensor([[[0, 1, 2]], [[2, 1, 0]]]))),
     ("gather.default", (SCALAR, 0, torch.tensor([0, 0]))),
-    ("take.default", (INDEXED, torch.tensor([[0, 59, -1]]))),
-    ("take_along_dim.default", (INDEXED, torch.tensor([[[1], [0], [2], [3]]]), 2)),
-    ("take_along_dim.default", (INDEXED, torch.tensor([5, 7]))),
-    ("embedding.default", (TABLE, INDEX_ROWS.abs())),
-    ("embedding.default", (TABLE, INDEX_ROWS.abs(), 1)),
-    ("embedding.default", (TABLE, INDEX_ROWS.abs(), -1, True)),
-    ("embedding.default", (TABLE, INDEX_ROWS.abs().int(), 0, True)),
-    ("one_hot.default", (INDEX_ROWS.abs(), 4)),
+    ("take.default", (X, torch.tensor([[0, 59, -1]]))),
+    ("take_along_dim.default", (X, torch.tensor([[[1], [0], [2], [3]]]), 2)),
+    ("take_along_dim.default", (X, torch.tensor([5, 7]))),
+    ("embedding.default", (TABLE, ROWS.abs())),
+    ("embedding.default", (TABLE, ROWS.abs(), 1)),
+    ("embedding.default", (TABLE, ROWS.abs(), -1, True)),
+    ("embedding.default", (TABLE, ROWS.abs().int(), 0, True)),
+    ("one_hot.default", (ROWS.abs(), 4)),
 ]
 
 
-@cases(("name", "args"), INDEX_CASES)
-def test_index_cases(name: str, args: tuple[Any, ...]) -> None:
-    check(f"aten.{name}", *args)
+def test_reading() -> None:
+    for name, args in INDEX_CASES:
+        check(f"aten.{name}", *args)
+    check_narrow("aten.embedding.default", TABLE, ROWS.abs())
+    for size in (0, 3, 20):
+        x = (X > 0.7)[0]
+        check("aten.nonzero_static.default", x, size=size)
+        check("aten.nonzero_static.default", x.int(), size=size, fill_value=7)
+        check("aten.nonzero_static.default", SCALAR, size=size)
 
 
 def test_indices_beside_a_mask_may_be_wild() -> None:
@@ -169,25 +153,21 @@ def test_indices_beside_a_mask_may_be_wild() -> None:
     wild = torch.tensor([0, 2**40, 2, -(2**40)])
     mask = torch.tensor([True, False, True, False])[:, None]
     places = [None, wild[:, None], torch.arange(5)]
-    check("aten._unsafe_masked_index.default", INDEXED, mask, places, 7.0, grad=False)
-    args = (INDEXED, mask, places, torch.randn(3, 4, 5))
+    check("aten._unsafe_masked_index.default", X, mask, places, 7.0, grad=False)
+    args = (X, mask, places, torch.randn(3, 4, 5))
     check("aten._unsafe_masked_index_put_accumulate.default", *args, grad=False)
-
-
-def test_half_embedding() -> None:
-    check_narrow("aten.embedding.default", TABLE, INDEX_ROWS.abs())
 
 
 def test_a_mask_as_index_is_refused() -> None:
     with pytest.raises(DataDependentIndex, match=r"aten\.index\.Tensor: found a boolean mask") as e:
-        load_ops()["aten.index.Tensor"].lower(to_jax(INDEXED), (to_jax(INDEXED > 0),))
+        load_ops()["aten.index.Tensor"].lower(to_jax(X), (to_jax(X > 0),))
     assert e.value.op == "aten.index.Tensor"
     assert "torch.where" in e.value.hint
 
 
 def test_one_hot_without_a_number_of_classes_is_refused() -> None:
     with pytest.raises(DataDependentIndex, match="Give num_classes"):
-        load_ops()["aten.one_hot.default"].lower(to_jax(INDEX_ROWS))
+        load_ops()["aten.one_hot.default"].lower(to_jax(ROWS))
 
 
 INDICES = torch.tensor([1, 2, 3, 1, 5, 0])
@@ -230,14 +210,6 @@ def test_embedding_bag(mode: int, padding: int | None) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
 
 
-@cases("size", [0, 3, 20])
-def test_nonzero_of_a_stated_size(size: int) -> None:
-    x = (INDEXED > 0.7)[0]
-    check("aten.nonzero_static.default", x, size=size)
-    check("aten.nonzero_static.default", x.int(), size=size, fill_value=7)
-    check("aten.nonzero_static.default", SCALAR, size=size)
-
-
 RUNS = torch.randn(6, 2, generator=G).round(decimals=1)
 RUNS[1] = RUNS[2] = RUNS[0]  # equals share a gradient
 LENGTHS = torch.tensor([3, 0, 2, 1])
@@ -262,9 +234,8 @@ def test_segment_reduce(reduce: str, initial: float | None) -> None:
     check(name, x, reduce, lengths=lengths, axis=1, **rest)
 
 
-@cases("dim", [None, 1])
-def test_repeat_interleave(dim: int | None) -> None:
-    repeats = torch.tensor([2, 3]) if dim else torch.arange(12)
-    size = int(repeats.sum())
-    check("aten.repeat_interleave.self_Tensor", RUNS, repeats, dim, output_size=size)
-    check("aten.repeat_interleave.Tensor", repeats, output_size=size)
+def test_repeat_interleave() -> None:
+    for dim, repeats in ((None, torch.arange(12)), (1, T([2, 3]))):
+        size = int(repeats.sum())
+        check("aten.repeat_interleave.self_Tensor", RUNS, repeats, dim, output_size=size)
+        check("aten.repeat_interleave.Tensor", repeats, output_size=size)

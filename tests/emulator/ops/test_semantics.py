@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import TORCH_TO_DTYPE, _map, check, to_jax, to_numpy64, torch_op
+from tests.emulator.ops.checks import TORCH_TO_DTYPE, _map, to_jax, to_numpy64, torch_op
 
 SIZE = 8
 """One shape a test, so that each op is compiled once."""
@@ -112,33 +112,6 @@ def test_negative_indices_count_from_the_end(index: torch.Tensor) -> None:
     with jax.enable_x64(True):
         got = np.asarray(lower(to_jax(x), (to_jax(index),)))
     np.testing.assert_array_equal(got, x[index].numpy())
-
-
-@settings(max_examples=4)  # each compiles
-@given(labels=integers(-1, 4))
-def test_ignored_labels_count_for_nothing(labels: torch.Tensor) -> None:
-    labels = torch.where(labels < 0, -100, labels)
-    x = torch.linspace(-2, 2, SIZE * 5).reshape(SIZE, 5)
-    check("aten.cross_entropy_loss.default", x, labels, None, 1, -100, 0.0)
-
-
-@settings(max_examples=4)  # each compiles
-@given(x=st.lists(st.sampled_from([0.0, 1.0, -1.0]), min_size=SIZE, max_size=SIZE))
-def test_equals_share_the_gradient_as_torchs_do(x: list[float]) -> None:
-    """``amax`` shares it among all, ``max`` over an axis gives it to the first."""
-    t = torch.tensor(x).reshape(2, -1)
-    check("aten.amax.default", t, [1])
-    check("aten.max.default", t)
-    check("aten.maximum.default", t, t.flip(1))
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), ()])
-def test_empty_and_0d(shape: tuple[int, ...]) -> None:
-    x = torch.ones(shape)
-    for name in ("sum", "prod", "mean", "relu", "any", "all", "neg"):
-        same(f"aten.{name}.default", x)
-    same("aten.cumsum.default", x, rest=(0,))
-    same("aten.sort.default", x)
 
 
 def test_indices_out_of_range_do_not_reach_other_memory() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import cases, check
+from tests.emulator.ops.checks import check
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(2, 3, 4, generator=G)
@@ -50,19 +50,15 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
-@cases(("name", "args"), CASES)
-def test_views(name: str, args: tuple[Any, ...]) -> None:
-    check(f"aten.{name}", *args)
-
-
-@cases("indexing", ["ij", "xy"])
-def test_meshgrid(indexing: str) -> None:
-    check("aten.meshgrid.indexing", [X[0, 0], X[0, :, 0], SCALAR], indexing=indexing)
-
-
-@cases("dtype", [torch.int32, torch.int16, torch.int64, torch.uint8])
-def test_bytes_as_another_dtype(dtype: torch.dtype) -> None:
-    check("aten.view.dtype", X, dtype)
+def test_views() -> None:
+    for name, args in CASES:
+        check(f"aten.{name}", *args)
+    for indexing in ("ij", "xy"):
+        check("aten.meshgrid.indexing", [X[0, 0], X[0, :, 0], SCALAR], indexing=indexing)
+    for dtype in (torch.int32, torch.int16, torch.int64, torch.uint8):
+        check("aten.view.dtype", X, dtype)
+    check("aten.linalg_diagonal.default", torch.randn(3, 2, 4))
+    check("aten.linalg_diagonal.default", torch.randn(3, 2, 4), offset=1, dim1=0)
 
 
 def test_detach_stops_the_gradient() -> None:
@@ -90,6 +86,7 @@ JOINS: list[tuple[str, tuple[Any, ...]]] = [
     ("split.Tensor", (JOINED, 3, 2)),
     ("split_with_sizes.default", (JOINED, [1, 0, 4], -1)),
     ("chunk.default", (JOINED, 3, 2)),
+    ("chunk.default", (torch.zeros(2, 0), 4, 1)),
     ("unbind.int", (JOINED, 1)),
     ("select.int", (JOINED, -1, -2)),
     ("narrow.default", (JOINED, 1, -3, 2)),
@@ -102,22 +99,15 @@ JOINS: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
-@cases(("name", "args"), JOINS)
-def test_joins(name: str, args: tuple[Any, ...]) -> None:
-    check(f"aten.{name}", *args)
-
-
-@cases("name", ["hstack", "vstack", "dstack", "column_stack"])
-def test_stacks(name: str) -> None:
-    check(f"aten.{name}.default", [JOINED, JOINED])
-    check(f"aten.{name}.default", [VECTOR, VECTOR])
-    check(f"aten.{name}.default", [SCALAR, SCALAR])
-
-
-@cases("rank", [1, 2, 3])
-@cases("x", [SCALAR, VECTOR, MATRIX])
-def test_at_least(rank: int, x: torch.Tensor) -> None:
-    check(f"aten.atleast_{rank}d.default", x, grad=False)
+def test_joins() -> None:
+    for name, args in JOINS:
+        check(f"aten.{name}", *args)
+    for name in ("hstack", "vstack", "dstack", "column_stack"):
+        for part in (JOINED, VECTOR, SCALAR):
+            check(f"aten.{name}.default", [part, part])
+    for rank in (1, 2, 3):
+        for x in (SCALAR, VECTOR, MATRIX):
+            check(f"aten.atleast_{rank}d.default", x, grad=False)
 
 
 @settings(max_examples=8)
@@ -128,10 +118,6 @@ def test_at_least(rank: int, x: torch.Tensor) -> None:
 )
 def test_any_slice(start: int | None, end: int | None, step: int) -> None:
     check("aten.slice.Tensor", VECTOR, 0, start, end, step)
-
-
-def test_nothing_in_pieces() -> None:
-    check("aten.chunk.default", torch.zeros(2, 0), 4, 1)
 
 
 def test_more_pieces_than_the_device_cuts_are_refused() -> None:
@@ -201,50 +187,28 @@ REARRANGED: list[tuple[str, tuple[Any, ...]]] = [
 ]
 
 
-@cases(("name", "args"), REARRANGED)
-def test_rearranged(name: str, args: tuple[Any, ...]) -> None:
-    check(f"aten.{name}", *args)
-
-
-@cases("place", [(1, 0, 2), (1, -3, 99, 2), (2, 1, 4, 3), (0, 0, LAST), (1, 3, 1)])
-def test_slice_scatter(place: tuple[int, ...]) -> None:
-    source = torch.randn(torch.ops.aten.slice.Tensor(JOINED, *place).shape)
-    check("aten.slice_scatter.default", JOINED, source, *place)
-
-
-def test_long_windows_along_a_dimension() -> None:
-    x = torch.randn(2, 90, 3, generator=torch.Generator().manual_seed(0))
-    check("aten.unfold.default", x, 1, 70, 3)
-
-
-def test_linalg_diagonal_is_of_the_last_dimensions() -> None:
-    check("aten.linalg_diagonal.default", torch.randn(3, 2, 4))
-    check("aten.linalg_diagonal.default", torch.randn(3, 2, 4), offset=1, dim1=0)
+def test_rearranged() -> None:
+    for name, args in REARRANGED:
+        check(f"aten.{name}", *args)
+    for place in ((1, 0, 2), (1, -3, 99, 2), (2, 1, 4, 3), (0, 0, LAST), (1, 3, 1)):
+        source = torch.randn(torch.ops.aten.slice.Tensor(JOINED, *place).shape)
+        check("aten.slice_scatter.default", JOINED, source, *place)
+    check("aten.unfold.default", torch.randn(2, 90, 3), 1, 70, 3)
 
 
 PADDED = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-PADS = [(1, 2, 2, 1), (0, 3, 0, 0), (-1, 2, 1, -2)]
 
 
-@cases("pad", PADS)
-@cases("mode", ["reflect", "replicate", "circular"])
-def test_modes(mode: str, pad: tuple[int, ...]) -> None:
-    check("aten.pad.default", PADDED, pad, mode)
-
-
-@cases("pad", [(1, 2), (-1, 0, 2, 1), (0, 0, 0, 0, 1, -2)])
-def test_constant(pad: tuple[int, ...]) -> None:
-    check("aten.constant_pad_nd.default", PADDED, pad, 2.5)
-    check("aten.pad.default", PADDED, pad)
-
-
-def test_by_dimension() -> None:
+def test_padding() -> None:
+    for mode in ("reflect", "replicate", "circular"):
+        for pad in ((1, 2, 2, 1), (0, 3, 0, 0), (-1, 2, 1, -2)):
+            check("aten.pad.default", PADDED, pad, mode)
+    for pad in ((1, 2), (-1, 0, 2, 1), (0, 0, 0, 0, 1, -2)):
+        check("aten.constant_pad_nd.default", PADDED, pad, 2.5)
+        check("aten.pad.default", PADDED, pad)
     check("aten._pad_circular.default", PADDED, [1, 2, 0, 1], grad=False)
     check("aten.reflection_pad1d.default", PADDED[0], [2, 1])
     check("aten.reflection_pad3d.default", PADDED, [1, 1, 1, 1, 1, 1])
     check("aten.replication_pad3d.default", PADDED, [3, 1, 2, 3, 4, 1])
-
-
-@cases("mode", range(4))
-def test_modes_by_number(mode: int) -> None:
-    check("aten._pad_enum.default", PADDED[0], [2, 1], mode, grad=False)
+    for number in range(4):
+        check("aten._pad_enum.default", PADDED[0], [2, 1], number, grad=False)
