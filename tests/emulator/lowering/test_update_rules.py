@@ -1,9 +1,6 @@
-"""Update rules against torch's optimizers, over several steps and all their options."""
+"""What update rules keep: rates, momentum as it is stored, and complex weights."""
 
 from __future__ import annotations
-
-import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,39 +12,8 @@ from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
-from samba.distributed.bagua import QAdamOptimizer
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.tracing import trace
-
-
-class Quadratic(nn.Module):
-    """Two parameters of different shapes, with a gradient that changes every step."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(5)
-        self.a = nn.Parameter(torch.randn(4, 3, generator=generator).to(dtype))
-        self.b = nn.Parameter(torch.randn(3, generator=generator).to(dtype))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ((x @ self.a + self.b) ** 2).mean()
-
-
-CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
-    (torch.optim.SGD, {"lr": 0.1}),
-    (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.05}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
-    (torch.optim.SGD, {"lr": 0.01, "momentum": 0.5, "maximize": True}),
-    (torch.optim.Adam, {"lr": 0.02}),
-    (torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-3}),
-    (torch.optim.Adam, {"lr": 0.02, "amsgrad": True}),
-    (torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1}),
-    (torch.optim.AdamW, {"lr": 0.02, "amsgrad": True, "maximize": True}),
-    (QAdamOptimizer, {"lr": 0.02, "warmup_steps": 20}),
-    (QAdamOptimizer, {"lr": 0.02, "warmup_steps": 4, "weight_decay": 0.1, "betas": (0.8, 0.9)}),
-]
 
 
 def load(model: nn.Module, x: Tensor, *optimizers: torch.optim.Optimizer) -> tuple[Device, Program]:
@@ -59,67 +25,6 @@ def load(model: nn.Module, x: Tensor, *optimizers: torch.optim.Optimizer) -> tup
             region = program.graphs[0].values[source.value].region
             device.write(region, view_as_numpy(source.tensor))
     return device, program
-
-
-Cases = list[tuple[type[torch.optim.Optimizer], dict[str, Any]]]
-
-
-class Several(nn.Module):
-    """A model for each case; the gradients of each are those that it has alone."""
-
-    def __init__(self, count: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.each = nn.ModuleList([Quadratic(dtype) for _ in range(count)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.stack([model(x) for model in self.each]).sum()
-
-
-def assert_trains_alike(cases: Cases, dtype: torch.dtype, bound: float) -> None:
-    """Ten steps on both sides, of all cases in one program; all weights after each step."""
-    model = Several(len(cases), dtype)
-    pairs = zip(cases, model.each, strict=True)
-    optimizers = [cls(part.parameters(), **options) for (cls, options), part in pairs]
-    generator = torch.Generator().manual_seed(6)
-    batches = [torch.randn(5, 4, generator=generator).to(dtype) for _ in range(10)]
-    device, program = load(model, batches[0], *optimizers)
-    plan = device.plan(all_steps(program))
-    homes = {
-        name: device.region_of(f"several__{name.replace('.', '__')}")
-        for name, _ in model.named_parameters()
-    }
-    for step, x in enumerate(batches):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        model(x).backward()
-        for optimizer in optimizers:
-            optimizer.step()
-        device.write(device.region_of("x"), view_as_numpy(x))
-        device.run(plan)
-        for name, parameter in model.named_parameters():
-            got = view_as_torch(device.read(homes[name]))
-            place = f"{cases[int(name.split('.')[1])]}, {name} after step {step}"
-            torch.testing.assert_close(
-                got,
-                parameter.detach(),
-                rtol=bound,
-                atol=bound,
-                msg=lambda text, place=place: f"{place}: {text}",
-            )
-
-
-def test_ten_steps_follow_torch() -> None:
-    # Ten updates, each within a few ulps of weights of order one.
-    assert_trains_alike(CASES, torch.float32, 4e-6)
-
-
-def test_float64_is_float64() -> None:
-    assert_trains_alike([CASES[2], CASES[9]], torch.float64, 1e-12)
-
-
-def test_bfloat16_follows_torch_within_its_rounding() -> None:
-    # One rounding to bfloat16 (2**-8) a step on either side.
-    assert_trains_alike([CASES[2], CASES[9]], torch.bfloat16, 2**-5)
 
 
 def test_learning_rate_is_not_rounded_to_bfloat16() -> None:
@@ -136,32 +41,20 @@ def test_learning_rate_is_not_rounded_to_bfloat16() -> None:
 
 
 def test_changing_hyperparameters_compiles_nothing() -> None:
-    model = Quadratic(torch.float32)
-    x = torch.randn(5, 4)
+    model, x = nn.Module(), torch.randn(4)
+    model.w = nn.Parameter(torch.ones(4))
+    model.forward = lambda x: (model.w * x).sum()
     device, program = load(model, x, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5))
     device.write(device.region_of("x"), view_as_numpy(x))
     for lr in (0.1, 0.01, 0.0):
         device.set_argin(device.argin_index["lr"], lr)
-        before = device.read(device.region_of("quadratic__a"))
+        before = device.read(device.region_of("module__w"))
         device.run(device.plan(all_steps(program)))
-    np.testing.assert_array_equal(device.read(device.region_of("quadratic__a")), before)
+    np.testing.assert_array_equal(device.read(device.region_of("module__w")), before)
     assert device.counters.compiles == 1
     device.set_argin(device.argin_index["momentum"], 0.0)
     device.run(device.plan(all_steps(program)))
     assert device.counters.compiles == 2, "without momentum no buffer is kept: another plan"
-
-
-@pytest.mark.parametrize(("cls", "options"), [CASES[2], CASES[4], CASES[9], CASES[8]])
-def test_bfloat16_states_and_weights_are_overwritten_in_place(
-    cls: type, options: dict[str, Any]
-) -> None:
-    model = nn.Module()
-    model.w = nn.Parameter(torch.zeros(32, 64).bfloat16())
-    model.forward = lambda x: nn.functional.linear(x, model.w).square().mean()
-    device, program = load(model, torch.zeros(8, 64).bfloat16(), cls(model.parameters(), **options))
-    text = device.plan(all_steps(program)).executables[0].as_text()
-    assert re.search(r"= bf16\[32,64\]\S* fusion\(", text), "the update is looked for by shape"
-    assert not re.search(r"= bf16\[32,64\]\S* copy\(", text)
 
 
 def test_a_bfloat16_weight_goes_by_its_momentum_as_it_is_stored() -> None:
