@@ -67,23 +67,6 @@ def test_missing_weights_are_drawn_and_said(files: Path, capsys: pytest.CaptureF
     assert len(json.loads(captured.out)["outputs"]) == 2
 
 
-def test_missing_input_is_named(files: Path, capsys: pytest.CaptureFixture) -> None:
-    assert cli.main(["run", str(files / "mlp.pef")]) == 1
-    assert "no array for input x [4, 12] float32, y [4] int64" in capsys.readouterr().err
-
-
-def test_wrong_arrays_are_errors(files: Path, capsys: pytest.CaptureFixture) -> None:
-    np.savez(files / "bad.npz", x=np.zeros((3, 12), np.float32))
-    assert cli.main(["run", str(files / "mlp.pef"), str(files / "bad.npz")]) == 1
-    assert "tensor x: found shape [3, 12] float32" in capsys.readouterr().err
-    np.savez(files / "unknown.npz", z=np.zeros(3))
-    assert cli.main(["run", str(files / "mlp.pef"), str(files / "unknown.npz")]) == 1
-    assert "no tensor or region of that name" in capsys.readouterr().err
-    np.savez(files / "pickled.npz", x=np.array([{}], dtype=object))
-    assert cli.main(["run", str(files / "mlp.pef"), str(files / "pickled.npz")]) == 1
-    assert "not an .npz file of plain arrays" in capsys.readouterr().err
-
-
 def test_bad_file_exits_with_3(files: Path, capsys: pytest.CaptureFixture) -> None:
     (files / "cut.pef").write_bytes((files / "mlp.pef").read_bytes()[:-5])
     assert cli.main(["verify", str(files / "cut.pef")]) == 3
@@ -140,8 +123,7 @@ def test_a_program_without_graphs_cannot_be_run(
 def test_section_types_and_inspect(files: Path, capsys: pytest.CaptureFixture) -> None:
     arguments = [str(files / "mlp.pef"), str(files / "inputs.npz"), "--section-types"]
     assert cli.main(["run", *arguments, "fwd"]) == 0
-    assert cli.main(["run", *arguments, "forward"]) == 1
-    assert "--section-types: found forward; this program has FWD, BCKWD" in capsys.readouterr().err
+    capsys.readouterr()
     assert cli.main(["inspect", str(files / "mlp.pef")]) == 0
     text = capsys.readouterr().out
     assert "mlp__fc1__weight  [16, 12] float32" in text
@@ -161,6 +143,9 @@ def test_each_mistake_of_run_is_one_line(files: Path, capsys: pytest.CaptureFixt
     pef, good = str(files / "mlp.pef"), str(files / "inputs.npz")
     np.save(files / "in.npy", np.zeros((6, 12), np.float32))
     np.savez(files / "wide.npz", x=np.zeros((6, 12)))
+    np.savez(files / "bad.npz", x=np.zeros((3, 12), np.float32))
+    np.savez(files / "unknown.npz", z=np.zeros(3))
+    np.savez(files / "pickled.npz", x=np.array([{}], dtype=object))
     (files / "text.npz").write_text("no archive")
     mistakes = {
         "one array without a name, [6, 12] float32, wanted an .npz of named ones. "
@@ -170,6 +155,9 @@ def test_each_mistake_of_run_is_one_line(files: Path, capsys: pytest.CaptureFixt
         "text.npz: not an .npz file of plain arrays (File is not a zip file)": [
             str(files / "text.npz")
         ],
+        "tensor x: found shape [3, 12] float32": [str(files / "bad.npz")],
+        "no tensor or region of that name": [str(files / "unknown.npz")],
+        "pickled.npz: not an .npz file of plain arrays": [str(files / "pickled.npz")],
         "array x: found float64, the program was compiled for float32. "
         "Save it as x=array.astype('float32').": [str(files / "wide.npz")],
         "--section-types: found forward; this program has FWD, BCKWD": [

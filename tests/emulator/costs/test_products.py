@@ -55,20 +55,21 @@ def tensors_of(args: Any) -> list[torch.Tensor]:
     return [t for a in args for t in tensors_of(a)] if isinstance(args, (list, tuple)) else []
 
 
-def check(run: Callable[..., Any], op: str, args: Sequence[Any], **kwargs: Any) -> tuple[int, int]:
-    """Our figures are torch's; returns them."""
-    tensors = tensors_of(args)
+def flops_of(graph: Graph, node: Node) -> tuple[int, int]:
+    """What we count for a node, forward and backward."""
+    return node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops
 
-    def call(*_: torch.Tensor) -> Any:
-        return run(*args, **kwargs)
 
-    want = counted(call, tensors)
+def check(
+    run: Callable[..., Any], op: str, args: Sequence[Any], **kwargs: Any
+) -> tuple[Graph, Node]:
+    """Our figures are torch's; returns what they are of."""
+    want = counted(lambda *_: run(*args, **kwargs), tensors_of(args))
     result = run(*args, **kwargs)
     results = list(result) if isinstance(result, tuple) else [result]
     graph, node = graph_of(op, args, results, tuple(sorted(kwargs.items())))
-    got = (node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops)
-    assert got == want, f"{op}: counted {got}, torch {want}"
-    return got
+    assert flops_of(graph, node) == want, op
+    return graph, node
 
 
 MATRICES = {
@@ -90,16 +91,15 @@ def test_products_of_matrices(name, wanted):
     run, op, shapes = MATRICES[name]
     first = len(shapes) - 2 if op not in ("aten.linear.default",) else 0
     chosen = {"all": range(len(shapes)), "first": [first], "last": [first + 1], "none": []}[wanted]
-    forward, backward = check(run, op, [meta(*s, grad=i in chosen) for i, s in enumerate(shapes)])
-    assert (
-        forward > 0 and backward == forward * {"all": 2, "first": 1, "last": 1, "none": 0}[wanted]
-    )
+    made = check(run, op, [meta(*s, grad=i in chosen) for i, s in enumerate(shapes)])
+    forward, backward = flops_of(*made)
+    assert forward > 0
+    assert backward == forward * {"all": 2, "first": 1, "last": 1, "none": 0}[wanted]
 
 
 def test_addbmm_of_which_torch_counts_the_gradient_alone():
     given = [meta(3, 5, grad=False), meta(2, 3, 4), meta(2, 4, 5)]
-    graph, node = graph_of("aten.addbmm.default", given, [meta(3, 5)])
-    got = node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops
+    got = flops_of(*graph_of("aten.addbmm.default", given, [meta(3, 5)]))
     assert got == (2 * 2 * 3 * 4 * 5, 2 * 2 * 2 * 3 * 4 * 5)
     assert counted(torch.addbmm, given) == (0, got[1])
 
@@ -165,10 +165,8 @@ CONVOLUTIONS = {
 def test_convolutions(name, data):
     run, op, shapes, kwargs = CONVOLUTIONS[name]
     given = [meta(*s, grad=data or i > 0) for i, s in enumerate(shapes)]
-    want = counted(lambda *_: run(*given, **kwargs), given)
-    graph, node = graph_of(op, given, [run(*given, **kwargs)])
-    got = node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops
-    assert got == want and got[1] == got[0] * (2 if data else 1)
+    forward, backward = flops_of(*check(run, op, given, **kwargs))
+    assert backward == forward * (2 if data else 1)
 
 
 def test_torch_counts_a_depthwise_gradient_once_for_each_channel():
@@ -188,14 +186,11 @@ def test_torch_counts_a_depthwise_gradient_once_for_each_channel():
 def test_attention(wanted, causal):
     shapes = [(2, 3, 5, 4), (2, 3, 7 if not causal else 5, 4), (2, 3, 7 if not causal else 5, 6)]
     given = [meta(*s, grad=i in wanted) for i, s in enumerate(shapes)]
-    want = counted(lambda *t: F.scaled_dot_product_attention(*t, is_causal=causal), given)
-    result = F.scaled_dot_product_attention(*given, is_causal=causal)
-    graph, node = graph_of("aten.scaled_dot_product_attention.default", given, [result])
-    got = node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops
-    assert got == want
+    op = "aten.scaled_dot_product_attention.default"
+    graph, node = check(F.scaled_dot_product_attention, op, given, is_causal=causal)
     again = gradient_flops(graph, node, again=True).product_flops
     q, k, _ = shapes
-    assert again - got[1] == 2 * 2 * 3 * q[2] * k[2] * 4  # the scores
+    assert again - flops_of(graph, node)[1] == 2 * 2 * 3 * q[2] * k[2] * 4  # the scores
 
 
 LAYERS = {
@@ -239,9 +234,8 @@ def test_recurrent_layers(name, data, state):
     results = [output, *(last if isinstance(last, tuple) else (last,))]
     params = list(layer.parameters())
     graph, node = graph_of(f"aten.{op}.input", [x, hx, params, *options], results)
-    got = node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops
-    assert got == want
-    assert gradient_flops(graph, node, again=True).product_flops == sum(got)
+    assert flops_of(graph, node) == want
+    assert gradient_flops(graph, node, again=True).product_flops == sum(want)
 
 
 def test_cells():
@@ -251,8 +245,7 @@ def test_cells():
     want = counted(lambda *_: cell(x, (h, c))[0], [x, h, c])
     args = [x, (h, c), cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
     graph, node = graph_of("aten.lstm_cell.default", args, list(cell(x, (h, c))))
-    got = node_flops(graph, node).product_flops, gradient_flops(graph, node).product_flops
-    assert got == want
+    assert flops_of(graph, node) == want
 
 
 def test_a_chain_of_matrices():

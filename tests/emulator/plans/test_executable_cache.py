@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import jax
 import numpy as np
 import pytest
 import torch
-from jax._src import compilation_cache
 from torch import nn
 
 import samba
@@ -35,7 +32,6 @@ from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy
 from samba.tracer.traced import Traced
 from tests.tracing import trace
-from tests.warm import finished
 
 
 class Net(nn.Module):
@@ -132,23 +128,6 @@ def test_an_executable_that_was_kept_gives_the_same_bits(kept: Path, counts: Cou
     assert not same(first, trained(steps=4))
 
 
-_SCRIPT = """
-import sys
-from emulator.plans import executable_cache as cache
-from tests.emulator.plans.test_executable_cache import Counts, Spy, trained
-counts, client = Counts(), cache._Client
-cache._Client = lambda real, *rest, **how: client(Spy(real, counts), *rest, **how)
-trained()
-print(counts.compiled, counts.read)
-"""
-
-
-def test_a_second_process_compiles_nothing(kept: Path) -> None:
-    trained()
-    done = finished([sys.executable, "-c", _SCRIPT])
-    assert done.stdout.split() == ["0", "1"], done.stderr
-
-
 @pytest.mark.parametrize("data", [b"", b"no executable", zlib.compress(b"no executable")])
 def test_what_cannot_be_loaded_is_made_anew(data: bytes, kept: Path, counts: Counts) -> None:
     first = trained()
@@ -192,14 +171,9 @@ def test_it_is_in_the_users_cache_directory(
 ) -> None:
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    trained()
-    assert len(list((tmp_path / "sambaflow-emulator" / "executables").iterdir())) == 1
-
-
-def test_a_home_without_the_variable_of_xdg(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(CACHE_VARIABLE)
+    files = executable_cache._files()
+    assert files is not None
+    assert files.folder == tmp_path / "sambaflow-emulator" / "executables"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     files = executable_cache._files()
@@ -218,27 +192,6 @@ def test_a_cache_of_jaxs_that_the_user_has_set_up_takes_its_place(
     finally:
         config.update("jax_compilation_cache_dir", before)
     assert executable_cache._files() is not None
-
-
-@pytest.fixture
-def theirs(tmp_path: Path) -> Iterator[Path]:
-    """A cache of jax's, in which everything is kept."""
-    config: Any = jax.config
-    wanted = {
-        "jax_compilation_cache_dir": str(tmp_path / "theirs"),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-        "jax_persistent_cache_min_entry_size_bytes": -1,
-    }
-    before = {name: config.values[name] for name in wanted}
-    compilation_cache.reset_cache()
-    for name, value in wanted.items():
-        config.update(name, value)
-    try:
-        yield tmp_path / "theirs"
-    finally:
-        for name, value in before.items():
-            config.update(name, value)
-        compilation_cache.reset_cache()
 
 
 def convolved() -> None:

@@ -44,7 +44,7 @@ SAID = "[#stablehlo<precision HIGHEST>, #stablehlo<precision HIGHEST>]"
 OF_THE_CPU = ("lapack", "onednn", "eigen", "ynn", "xnn", "cpu", "emulator_")
 """What names of calls hold that only the CPU's executables can make."""
 
-SLOW = ("resnet", "gpt", "vit", "bert", "scaled")
+SLOW = ("mlp", "resnet", "gpt", "vit", "bert", "scaled")
 """Their products are those of the others."""
 
 ENTRIES = (

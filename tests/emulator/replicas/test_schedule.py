@@ -6,7 +6,6 @@ import heapq
 import itertools
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ from emulator.replicas.schedule import (
     execute,
     prepare,
 )
-from tests.processes import came, joined
 
 
 def task(
@@ -84,47 +82,6 @@ class Values:
             read = tuple((p, self.places.get(p, 0)) for p in sorted(t.reads))
             for p in t.writes:
                 self.places[p] = hash((t.name, p, read))
-
-
-class Done:
-    """A task of the network that its own thread finishes."""
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-
-    def done(self) -> bool:
-        return self.event.is_set()
-
-
-class Threads:
-    """Hands that run tasks of the network on a second thread, one after the other."""
-
-    def __init__(self, tasks: list[Task], seconds: float = 0.0) -> None:
-        self.tasks, self.memory, self.seconds = tasks, Values(), seconds
-        self.order: list[int] = []
-        self.last: threading.Thread | None = None
-
-    def run(self, index: int) -> None:
-        self.order.append(index)
-        self.memory.run(self.tasks[index])
-
-    def start(self, index: int) -> Done:
-        done, before = Done(), self.last
-
-        def work() -> None:
-            if before is not None:
-                joined(before)
-            time.sleep(self.seconds)
-            self.order.append(index)
-            self.memory.run(self.tasks[index])
-            done.event.set()
-
-        self.last = threading.Thread(target=work, daemon=True)
-        self.last.start()
-        return done
-
-    def wait(self, tickets: list[Done]) -> None:
-        came(tickets[0].event)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,17 +189,6 @@ def test_the_check_bites() -> None:
     assert replay(tasks, order) != replay(tasks, list(range(len(tasks))))
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_threads_give_the_same_values(mode: Mode) -> None:
-    rng = random.Random(1)
-    for _ in range(30):
-        tasks = random_tasks(rng)
-        hands = Threads(tasks)
-        execute(prepare(tasks, mode), hands)
-        assert sorted(hands.order) == list(range(len(tasks)))
-        assert hands.memory.places == replay(tasks, list(range(len(tasks))))
-
-
 class Running:
     """Hands with the communication thread of real runs, which note when tasks run."""
 
@@ -317,9 +263,9 @@ def test_twelve_layers() -> None:
 def test_failures_reach_the_caller() -> None:
     tasks = training_tasks(2)
 
-    class Failing(Threads):
-        def wait(self, tickets: list[Done]) -> None:
+    class Failing(Running):
+        def wait(self, tickets: Sequence[Work]) -> None:
             raise RuntimeError("link down")
 
     with pytest.raises(RuntimeError, match="link down"):
-        execute(prepare(tasks, Mode.INORDER), Failing(tasks))
+        execute(prepare(tasks, Mode.INORDER), Failing(tasks, CommThread("test", deadline=60)))
