@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from emulator.op_facts.table import op_facts
+from emulator.op_facts.table import op_facts, signature_of
 from tests.emulator.fuzz.op_shapes import Tensorlike, dims_of, structured
 
 EXTREME_INTS = (
@@ -22,9 +22,19 @@ EXTREME_FLOATS = (
     *(0.0, -0.0, 0.5, 1.0, -1.0, 2.0, 1e-3, 1e3, 1e9, 1e30, 1e300, -1e300, 1e-300, 5e-324),
     *(float("nan"), float("inf"), float("-inf"), 2.0**31, 2.0**63),
 )
-_STRINGS = (
-    *("", "none", "mean", "sum", "trunc", "floor", "ij", "xy", "reduced", "complete", "r"),
-    *("max", "min", "amax", "amin", "prod", "reflect", "constant", "linear", "L", "U", "tanh"),
+_STRINGS = ("", "none", "mean", "sum", "trunc", "floor", "ij", "xy", "reduced", "complete", "r")
+_STRINGS += (
+    "max",
+    "min",
+    "amax",
+    "amin",
+    "prod",
+    "reflect",
+    "constant",
+    "linear",
+    "L",
+    "U",
+    "tanh",
 )
 DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16),
@@ -71,32 +81,14 @@ class Case:
     kwargs: Mapping[str, Any]
 
 
-def _own(*arguments: tuple[str, str]) -> tuple[Argument, ...]:
-    return tuple(Argument(name=name, kind=kind) for name, kind in arguments)
+_KINDS = {"t": "Tensor", "i": "int", "f": "float", "n": "number", "b": "bool", "s": "str"}
+"""Types of schemas, by the letters of ``emulator.op_facts.table``."""
 
 
-_CAST = (*_own(("self", "Tensor")), Argument(name="mode", kind="str", keyword=True))
-_OWN: Mapping[str, tuple[Argument, ...]] = {
-    "samba.cast_bf16.input": _CAST,
-    "samba.cast_bf16.result": _CAST,
-    "samba.next_seed": _own(("seed", "Seed")),
-    "samba.checked_branch": _own(("failed", "Tensor"), ("condition", "Tensor"), ("taken", "bool")),
-    "samba.ctc_loss.default": _own(
-        *(("log_probs", "Tensor"), ("targets", "Tensor"), ("input_lengths", "Tensor")),
-        *(("target_lengths", "Tensor"), ("blank", "int"), ("reduction", "int")),
-        ("zero_infinity", "bool"),
-    ),
-    "samba.embedding_renorm.default": _own(
-        *(("weight", "Tensor"), ("indices", "Tensor")),
-        *(("max_norm", "float"), ("norm_type", "float")),
-    ),
-    "samba.grouped_mm.default": _own(("mat_a", "Tensor"), ("mat_b", "Tensor"), ("offs", "Tensor")),
-    "aten.special_round.decimals": (
-        *_own(("self", "Tensor")),
-        Argument(name="decimals", kind="int", keyword=True),
-    ),
-}
-"""Arguments of ops that torch has no schema of."""
+def _is_own(op: str) -> bool:
+    """Whether torch has no schema of an op."""
+    return not op.startswith("aten.") or op == "aten.special_round.decimals"
+
 
 NOT_DRAWN = frozenset({"samba.custom_gradient"})
 """Takes a function; only a gradient of a program can be one."""
@@ -109,7 +101,7 @@ def drawn_ops() -> list[str]:
 
 def torch_overload(op: str) -> Callable[..., Any] | None:
     """Torch's overload of an op's name; None where torch has none."""
-    if op in _OWN:
+    if _is_own(op):
         return None
     namespace, packet, overload = op.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
@@ -117,8 +109,19 @@ def torch_overload(op: str) -> Callable[..., Any] | None:
 
 def arguments_of(op: str) -> tuple[Argument, ...]:
     """The arguments of an op that reach its lowering."""
-    if op in _OWN:
-        return _OWN[op]
+    if _is_own(op):
+        signature = signature_of(op)
+        assert signature is not None
+        return tuple(
+            Argument(
+                name=p.name,
+                kind="Seed" if op == "samba.next_seed" else _KINDS[p.kind],
+                keyword=p.keyword,
+                has_default=p.default,
+            )
+            for p in signature.parameters
+            if not (p.default and p.name in ("seed", "stream"))
+        )
     overload: Any = torch_overload(op)
     return tuple(
         Argument(

@@ -202,19 +202,16 @@ def _attention(op: str, rng: random.Random) -> Form:
 
 
 def _ctc(op: str, rng: random.Random) -> Form:
+    del op
     times, batch, classes, longest = rng.choice((1, 6)), 2, 4, rng.choice((1, 3))
-    lengths: Any = [times] * batch
-    targets: Any = [longest] * batch
-    if "samba" in op or "Tensor" in op:
-        lengths = torch.tensor(lengths)
-        targets = torch.tensor(targets)
     return {
         "log_probs": Tensorlike((times, batch, classes)),
         "targets": Tensorlike((batch, longest), torch.int64, classes),
-        "input_lengths": lengths,
-        "target_lengths": targets,
+        "input_lengths": torch.tensor([times] * batch),
+        "target_lengths": torch.tensor([longest] * batch),
+        "longest": longest,
         "blank": _extent(rng, (0, 1)),
-        "reduction": rng.randrange(3),
+        "reduction": rng.choice(("none", "mean", "sum")),
     }
 
 
