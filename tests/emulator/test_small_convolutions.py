@@ -1,11 +1,14 @@
-"""Convolutions down to sizes 0 and 1, by every kernel, forward and gradients, against torch."""
+"""Convolutions down to sizes 0 and 1, by every kernel, forward and gradients, against torch.
+
+``tests/emulator/native/test_drawn.py`` has larger ones, and the products.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +20,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from emulator.kernels import convolutions
-from emulator.kernels.convolutions import CANDIDATES, input_gradient
+from emulator.kernels.conv_by_xla import weight_gradient_by_tap_sums
+from emulator.kernels.convolutions import CANDIDATES
 from emulator.kernels.problems import Candidate, Convolution, applicable
 from emulator.kernels.windows import Window
 from emulator.native import library
-from emulator.native.library import native_library, without_native
+from emulator.native.library import native_library
 from emulator.ops.registry import load_ops
 
 _MOST = max(map(len, CANDIDATES.values()))
@@ -57,6 +61,7 @@ class _Case:
     transposed: bool
     output_padding: tuple[int, ...]
     groups: int
+    bad: float = 1.0
 
 
 @st.composite
@@ -78,8 +83,11 @@ def _cases(draw: st.DrawFn) -> _Case:
     first, second = (channels * groups, features) if transposed else (features * groups, channels)
     kernel = each(1, 5 if n < 3 else 3)
     tiles = draw(st.integers(0, 3)) == 0  # windows that lie side by side
+    size = (
+        tuple(k * draw(st.integers(0, 2)) for k in kernel) if tiles else each(0, 7 if n < 3 else 4)
+    )
     return _Case(
-        x=(batch, channels * groups, *each(0, 4)),
+        x=(batch, channels * groups, *size),
         w=(first, second, *kernel),
         stride=kernel if tiles else each(1, 3),
         padding=(0,) * n if tiles else each(0, 4),
@@ -87,6 +95,8 @@ def _cases(draw: st.DrawFn) -> _Case:
         transposed=transposed,
         output_padding=each(0, 2) if transposed else (0,) * n,
         groups=groups,
+        # Where padding cuts a place off, torch's transposed weight gradient multiplies it by zero.
+        bad=1.0 if transposed else draw(st.sampled_from([1.0, math.nan])),
     )
 
 
@@ -100,7 +110,9 @@ def _check(case: _Case) -> Counter[str]:
     Returns:
         How often each was taken; none where torch refuses the case.
     """
-    x, w = (_random(i, s).requires_grad_() for i, s in enumerate((case.x, case.w)))
+    x, w = (_random(i, s) for i, s in enumerate((case.x, case.w)))
+    x.view(-1)[:1] = case.bad
+    x, w = x.requires_grad_(), w.requires_grad_()
     features = case.w[1] * case.groups if case.transposed else case.w[0]
     b = _random(2, (features,)).requires_grad_()
     rest = (case.stride, case.padding, case.dilation, case.transposed, case.output_padding)
@@ -136,13 +148,14 @@ def _check(case: _Case) -> Counter[str]:
     return taken
 
 
-def _case(x: Sequence[int], w: Sequence[int], padding: int, groups: int, **other: Any) -> _Case:
+def _case(x: Sequence[int], w: Sequence[int], padding: Any, groups: int, **other: Any) -> _Case:
     n = len(x) - 2
+    sides = (padding,) * n if isinstance(padding, int) else padding
     fields: dict[str, Any] = {
         "stride": (1,) * n, "dilation": (1,) * n, "transposed": False, "output_padding": (0,) * n,
         **other,
     }  # fmt: skip
-    return _Case(x=tuple(x), w=tuple(w), padding=(padding,) * n, groups=groups, **fields)
+    return _Case(x=tuple(x), w=tuple(w), padding=sides, groups=groups, **fields)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +171,18 @@ def _case(x: Sequence[int], w: Sequence[int], padding: int, groups: int, **other
         ),
         pytest.param(_case((2, 0, 5), (3, 0, 3), 0, 1), id="no channel"),
         pytest.param(_case((0, 2, 0), (3, 2, 3), 2, 1), id="no place"),
+        # Of the form that drawn convolutions ended the process with: one axis is shorter than the
+        # kernel.
+        *(
+            pytest.param(_case(x, w, padding, 1, stride=stride), id=f"short {x}")
+            for x, w, stride, padding in (
+                ((6, 1, 6, 2), (6, 1, 2, 3), (2, 2), (1, 2)),
+                ((6, 20, 1, 4), (20, 20, 2, 2), (2, 2), (1, 1)),
+                ((20, 2, 4, 3), (2, 2, 2, 3), (2, 3), (1, 2)),
+                ((2, 33, 4, 1), (5, 33, 2, 3), (2, 3), (1, 1)),
+                ((1, 2, 6, 4, 6), (2, 2, 2, 2, 3), (2, 3, 2), (1, 1, 1)),
+            )
+        ),
     ],
 )
 def test_small_ones(case: _Case) -> None:
@@ -191,34 +216,35 @@ def test_many_drawn_ones() -> None:
     assert names == set(taken), taken
 
 
-_CASES = (
-    # images, channels, features, size, kernel, stride, padding
-    (6, 1, 6, (6, 2), (2, 3), (2, 2), (1, 2)),
-    (6, 20, 20, (1, 4), (2, 2), (2, 2), (1, 1)),
-    (20, 2, 2, (4, 3), (2, 3), (2, 3), (1, 2)),
-    (2, 33, 5, (4, 1), (2, 3), (2, 3), (1, 1)),
-    (1, 2, 2, (6, 4, 6), (2, 2, 3), (2, 3, 2), (1, 1, 1)),
-)
-
-
-@pytest.mark.parametrize("case", _CASES)
-@pytest.mark.parametrize("plain", [True, False])
-def test_one_axis_shorter_than_the_kernel(case: tuple[Any, ...], plain: bool) -> None:
-    """Of the form that drawn convolutions ended the process with; by XLA and by native kernels."""
-    images, channels, features, size, kernel, stride, padding = case
-    rng = np.random.default_rng(0)
-    x = torch.zeros(images, channels, *size, requires_grad=True)
-    w = torch.from_numpy(rng.standard_normal((features, channels, *kernel), np.float32))
-    torch_conv = (torch.conv1d, torch.conv2d, torch.conv3d)[len(size) - 1]
-    y = torch_conv(x, w, None, stride, padding)
-    g = torch.from_numpy(rng.standard_normal(y.shape, np.float32))
-    (wanted,) = torch.autograd.grad(y, x, g)
+@given(
+    images=st.integers(1, 35), groups=st.integers(2, 5), each=st.integers(1, 2),
+    kernel=st.integers(1, 4), stride=st.integers(1, 3), dilation=st.integers(1, 2),
+    low=st.integers(-1, 3), high=st.integers(-1, 2), bad=st.sampled_from([1.0, math.nan, math.inf]),
+    narrow=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=8, deadline=None)
+def test_depthwise_kernel_gradients(
+    images: int, groups: int, each: int, kernel: int, stride: int, dilation: int, low: int,
+    high: int, bad: float, narrow: bool,
+) -> None:  # fmt: skip
+    """Of any number of images, with uneven and negative padding: sums by tap against torch."""
+    out = (7 + low + high - dilation * (kernel - 1) - 1) // stride + 1
+    if out < 1:
+        return
+    dtype = torch.bfloat16 if narrow else torch.float32
+    x = _random(0, (images, groups, 7)).to(dtype)
+    x[0, 0, 3] = bad
+    w = torch.zeros(groups * each, 1, kernel, requires_grad=True)
+    y = torch.conv1d(
+        torch.nn.functional.pad(x.float(), (low, high)), w, None, stride, 0, dilation, groups
+    )
+    g = _random(1, y.shape).to(dtype)
+    (wanted,) = torch.autograd.grad(y, w, g.float())
     window = Window(
-        kernel=kernel, stride=stride, dilation=(1,) * len(size), low=padding, high=padding,
-        out=tuple(y.shape[2:]),
+        kernel=(kernel,), stride=(stride,), dilation=(dilation,), low=(low,), high=(high,),
+        out=(out,),
     )  # fmt: skip
-    with without_native() if plain else nullcontext():
-        run = jax.jit(lambda g, w: input_gradient(g, w, window, 1, size))
-        got = run(g.numpy(), w.numpy())
-    # At most `features` products of normal numbers are added for each tap that sees a place.
-    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=4e-7 * (4 + 4 * features))
+    jx, jg = (jnp.asarray(t.float().numpy(), str(dtype).split(".")[1]) for t in (x, g))
+    got = weight_gradient_by_tap_sums(jx, jg, window, groups, tuple(w.shape))
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=4e-7 * (4 + images * out))
