@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from pef_schema.errors import (
     PefDamaged,
+    PefError,
     PefForHardware,
     PefLimit,
     PefNotOurs,
@@ -67,27 +68,6 @@ _KNOWN = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """The header's fields; offsets and lengths in bytes.
-
-    Args:
-        min_reader: Oldest reader version that may read the file.
-        writer: Format version that wrote it.
-        metadata_length: Length of the FlatBuffer.
-        data_offset: Where the data starts.
-        data_length: Length of the data.
-        digest: SHA-256 of the rest of the header and of the metadata.
-    """
-
-    min_reader: int
-    writer: int
-    metadata_length: int
-    data_offset: int
-    data_length: int
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PefInfo:
     """Contents of the header of a PEF.
 
@@ -109,6 +89,11 @@ class PefInfo:
     metadata_length: int
     data_length: int
     digest: str
+
+    @property
+    def data_offset(self) -> int:
+        """Where the constants start."""
+        return data_offset(self.metadata_length, self.data_length)
 
 
 def align(offset: int) -> int:
@@ -149,147 +134,109 @@ def make_header(
         PefLimit: If metadata or file are too large.
     """
     if len(metadata) > limits.metadata:
-        raise PefLimit(
-            f"metadata of {len(metadata)} bytes, at most {limits.metadata} are allowed",
-            need=limits.metadata,
-            have=len(metadata),
-        )
+        what = _too_large("metadata", len(metadata), limits.metadata)
+        raise PefLimit(what, need=limits.metadata, have=len(metadata))
     start = data_offset(len(metadata), data_length)
-    if start + data_length > limits.file:
-        raise PefLimit(
-            f"file of {start + data_length} bytes, at most {limits.file} are allowed",
-            need=limits.file,
-            have=start + data_length,
-        )
+    end = start + data_length
+    if end > limits.file:
+        raise PefLimit(_too_large("file", end, limits.file), need=limits.file, have=end)
     fields = _FIELDS.pack(
         MAGIC, min_reader, writer, HEADER_SIZE, 0, len(metadata), start, data_length
     )
     return fields + digest(fields, metadata)
 
 
+def _too_large(what: str, size: int, most: int) -> str:
+    return f"{what} of {size} bytes, at most {most} are allowed"
+
+
 def parse_header(
     head: bytes, size: int, *, path: str | None = None, limits: Limits = LIMITS
-) -> Header:
+) -> PefInfo:
     """Check the header against itself and the file's size.
 
     Args:
         head: The first ``PROBE_SIZE`` bytes of the file, fewer if it is shorter.
         size: Size of the file in bytes.
-        path: For messages.
+        path: The file; None for bytes in memory.
         limits: Bounds to keep.
 
     Returns:
-        The header; its digest is not checked yet.
+        What it says; its digest is not checked yet.
 
     Raises:
         PefNotOurs, PefTruncated, PefTooNew, PefTooOld, PefLimit, PefDamaged: In this order.
     """
+
+    def refused(kind: type[PefError], what: str, offset: int, *, need: int, have: int) -> PefError:
+        return kind(what, path=path, offset=offset, need=need, have=have)
+
     _check_magic(head, path)
     if len(head) < HEADER_SIZE:
-        raise PefTruncated(
-            f"the header needs {HEADER_SIZE} bytes, {len(head)} are there",
-            path=path,
-            offset=0,
-            need=HEADER_SIZE,
-            have=len(head),
-        )
+        what = f"the header needs {HEADER_SIZE} bytes, {len(head)} are there"
+        raise refused(PefTruncated, what, 0, need=HEADER_SIZE, have=len(head))
     _, min_reader, writer, header_size, flags, metadata_length, start, data_length = (
         _FIELDS.unpack_from(head)
     )
     # Versions first: a newer format may give all that follows another meaning.
     if min_reader > WRITER_VERSION:
-        raise PefTooNew(
+        what = (
             f"format version {writer} needs a reader of version {min_reader} or later, "
-            f"this one has version {WRITER_VERSION}",
-            path=path,
-            offset=8,
-            need=min_reader,
-            have=WRITER_VERSION,
+            f"this one has version {WRITER_VERSION}"
         )
+        raise refused(PefTooNew, what, 8, need=min_reader, have=WRITER_VERSION)
     if writer < OLDEST_WRITER:
-        raise PefTooOld(
-            f"format version {writer}, the oldest that is read is {OLDEST_WRITER}",
-            path=path,
-            offset=10,
-            need=OLDEST_WRITER,
-            have=writer,
-        )
+        what = f"format version {writer}, the oldest that is read is {OLDEST_WRITER}"
+        raise refused(PefTooOld, what, 10, need=OLDEST_WRITER, have=writer)
     if header_size != HEADER_SIZE:
-        raise PefDamaged(
-            f"header length {header_size}, wanted {HEADER_SIZE}",
-            path=path,
-            offset=12,
-            need=HEADER_SIZE,
-            have=header_size,
-        )
+        what = f"header length {header_size}, wanted {HEADER_SIZE}"
+        raise refused(PefDamaged, what, 12, need=HEADER_SIZE, have=header_size)
     if flags:
-        raise PefDamaged(f"unknown flags {flags:#06x}", path=path, offset=14, need=0, have=flags)
+        raise refused(PefDamaged, f"unknown flags {flags:#06x}", 14, need=0, have=flags)
     if metadata_length > limits.metadata:
-        raise PefLimit(
-            f"metadata of {metadata_length} bytes, at most {limits.metadata} are allowed",
-            path=path,
-            offset=16,
-            need=limits.metadata,
-            have=metadata_length,
-        )
-    if start != data_offset(metadata_length, data_length):
-        raise PefDamaged(
-            f"data offset {start}, wanted {data_offset(metadata_length, data_length)}",
-            path=path,
-            offset=20,
-            need=data_offset(metadata_length, data_length),
-            have=start,
+        what = _too_large("metadata", metadata_length, limits.metadata)
+        raise refused(PefLimit, what, 16, need=limits.metadata, have=metadata_length)
+    wanted = data_offset(metadata_length, data_length)
+    if start != wanted:
+        raise refused(
+            PefDamaged, f"data offset {start}, wanted {wanted}", 20, need=wanted, have=start
         )
     end = start + data_length
     if end > limits.file:
-        raise PefLimit(
-            f"file of {end} bytes, at most {limits.file} are allowed",
-            path=path,
-            offset=24,
-            need=limits.file,
-            have=end,
-        )
+        what = _too_large("file", end, limits.file)
+        raise refused(PefLimit, what, 24, need=limits.file, have=end)
     if size < end:
-        raise PefTruncated(
-            f"the file should have {end} bytes, it has {size}",
-            path=path,
-            offset=size,
-            need=end,
-            have=size,
-        )
+        what = f"the file should have {end} bytes, it has {size}"
+        raise refused(PefTruncated, what, size, need=end, have=size)
     if size > end:
-        raise PefDamaged(
-            f"{size - end} bytes follow the end of the content", path=path, offset=end,
-            need=end, have=size,
-        )  # fmt: skip
-    return Header(
+        what = f"{size - end} bytes follow the end of the content"
+        raise refused(PefDamaged, what, end, need=end, have=size)
+    return PefInfo(
+        path=path,
         min_reader=min_reader,
         writer=writer,
+        size=size,
         metadata_length=metadata_length,
-        data_offset=start,
         data_length=data_length,
-        digest=head[_DIGEST_AT:HEADER_SIZE],
+        digest=head[_DIGEST_AT:HEADER_SIZE].hex(),
     )
 
 
-def check_digest(
-    header: Header, head: bytes, metadata: bytes | memoryview, *, path: str | None
-) -> None:
+def check_digest(info: PefInfo, head: bytes, metadata: bytes | memoryview) -> None:
     """Compare the recorded digest with that of the bytes.
 
     Args:
-        header: The parsed header.
+        info: The parsed header.
         head: The file's first bytes, at least 32.
         metadata: The FlatBuffer.
-        path: For messages.
 
     Raises:
         PefDamaged: If they differ.
     """
-    if digest(memoryview(head)[:_DIGEST_AT], metadata) != header.digest:
+    if digest(memoryview(head)[:_DIGEST_AT], metadata).hex() != info.digest:
         raise PefDamaged(
             "the SHA-256 of header and metadata is not the recorded one",
-            path=path,
+            path=info.path,
             offset=_DIGEST_AT,
         )
 

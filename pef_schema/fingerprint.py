@@ -9,7 +9,7 @@ but for the state that an update changes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -114,20 +114,11 @@ def _sources(graph: Graph) -> list[int]:
             homes.setdefault(value.region, index)
     seen: dict[int, None] = dict.fromkeys(graph.inputs)
     for node in graph.nodes:
-        seen.update(dict.fromkeys(_refs((*node.args, *[item for _, item in node.kwargs]))))
+        seen.update(dict.fromkeys(node.refs()))
     seen.update(dict.fromkeys([output.value for output in graph.outputs]))
     for update in graph.updates:
         seen.update(dict.fromkeys([homes.get(update.region, update.value), update.value]))
     return [index for index in seen if index not in made]
-
-
-def _refs(items: Iterable[Arg]) -> Iterator[int]:
-    """Yield the values that arguments refer to, in order."""
-    for item in items:
-        if isinstance(item, Ref):
-            yield item.value
-        elif isinstance(item, tuple):
-            yield from _refs(item)
 
 
 def graph_digest(graph: Graph) -> str:
@@ -260,16 +251,8 @@ def _used(graph: Graph | Gradient) -> set[int]:
     else:
         used = {output.value for output in graph.outputs}
         used |= {update.value for update in graph.updates}
-    pending: list[Arg] = []
     for node in graph.nodes:
-        pending.extend(node.args)
-        pending.extend([item for _, item in node.kwargs])
-    while pending:
-        item = pending.pop()
-        if isinstance(item, Ref):
-            used.add(item.value)
-        elif isinstance(item, tuple):
-            pending.extend(item)
+        used.update(node.refs())
     return used
 
 

@@ -225,6 +225,11 @@ class Value:
     grad_region: int = -1
     needs_grad: bool = False
 
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
 
 def refs_of(arg: Arg) -> Iterator[int]:
     """Values an argument refers to.

@@ -17,14 +17,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from pef_schema._generated.pef import SCHEMA
-from pef_schema.envelope import (
-    HEADER_SIZE,
-    PROBE_SIZE,
-    Header,
-    PefInfo,
-    check_digest,
-    parse_header,
-)
+from pef_schema.envelope import HEADER_SIZE, PROBE_SIZE, PefInfo, check_digest, parse_header
 from pef_schema.errors import (
     PefDamaged,
     PefLimit,
@@ -110,16 +103,7 @@ def read_info(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> PefIn
 
     def read() -> PefInfo:
         with _opened(os.fspath(path)) as (fetch, size, shown):
-            header, _ = _read_head(fetch, size, shown, limits)
-            return PefInfo(
-                path=shown,
-                min_reader=header.min_reader,
-                writer=header.writer,
-                size=size,
-                metadata_length=header.metadata_length,
-                data_length=header.data_length,
-                digest=header.digest.hex(),
-            )
+            return _read_head(fetch, size, shown, limits)[0]
 
     return _within_memory(read, os.fspath(path))
 
@@ -221,45 +205,46 @@ def _ended(what: str, offset: int, need: int, have: int, path: str | None) -> Pe
 
 def _read_head(
     fetch: _Fetch, size: int, path: str | None, limits: Limits
-) -> tuple[Header, bytes | memoryview]:
+) -> tuple[PefInfo, bytes | memoryview]:
     """Return the checked header and the metadata that its digest covers."""
     head = bytes(fetch(0, min(PROBE_SIZE, size)))
-    header = parse_header(head, size, path=path, limits=limits)
-    metadata = _exactly(fetch, HEADER_SIZE, header.metadata_length, "the metadata", path)
-    check_digest(header, head, metadata, path=path)
-    return header, metadata
+    info = parse_header(head, size, path=path, limits=limits)
+    metadata = _exactly(fetch, HEADER_SIZE, info.metadata_length, "the metadata", path)
+    check_digest(info, head, metadata)
+    return info, metadata
 
 
 def _read(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> Program:
     """Go through all steps."""
-    header, metadata = _read_head(fetch, size, path, limits)
+    info, metadata = _read_head(fetch, size, path, limits)
     with _without_collector():
         root = read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
         del metadata
-        segments = _read_segments(fetch, header, root[10], path)
+        segments = _read_segments(fetch, info, root[10])
         program = from_rows(root, segments, path=path, limits=limits)
         del root
         verify(program, path=path, limits=limits)
     return program
 
 
-def _read_segments(fetch: _Fetch, header: Header, rows: list[Row], path: str | None) -> list[bytes]:
+def _read_segments(fetch: _Fetch, info: PefInfo, rows: list[Row]) -> list[bytes]:
     """Read the constants; they must lie exactly as a writer places them, zeros between them."""
+    path = info.path
     lengths = [length for _, length, _ in rows]
     offsets, total = lay_out(lengths)
-    if total != header.data_length or offsets != [offset for offset, _, _ in rows]:
+    if total != info.data_length or offsets != [offset for offset, _, _ in rows]:
         raise PefMalformed(
             "segments overlap, leave holes, are not on page boundaries or do not cover the data",
             path=path,
-            offset=header.data_offset,
+            offset=info.data_offset,
             need=total,
-            have=header.data_length,
+            have=info.data_length,
         )
-    _check_memory(header, path)
+    _check_memory(info)
     segments: list[bytes] = []
-    end = HEADER_SIZE + header.metadata_length
+    end = HEADER_SIZE + info.metadata_length
     for index, (offset, length, digest) in enumerate(rows):
-        start = header.data_offset + offset
+        start = info.data_offset + offset
         if start > end:
             gap = bytes(_exactly(fetch, end, start - end, "padding", path))
             if gap.count(0) != len(gap):
@@ -292,18 +277,18 @@ def _read_segment(
     return buffer.getvalue(), state.digest()
 
 
-def _check_memory(header: Header, path: str | None) -> None:
+def _check_memory(info: PefInfo) -> None:
     """Refuse constants that are larger than all of this host's memory, before any of it is used."""
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return
-    if 0 < memory < header.data_length:
+    if 0 < memory < info.data_length:
         raise PefLimit(
-            f"constants of {header.data_length} bytes, this host has {memory} bytes of memory",
-            path=path,
-            offset=header.data_offset,
-            need=header.data_length,
+            f"constants of {info.data_length} bytes, this host has {memory} bytes of memory",
+            path=info.path,
+            offset=info.data_offset,
+            need=info.data_length,
             have=memory,
             hint="Read it on a host with more memory.",
         )

@@ -55,7 +55,7 @@ class StepMemory:
             SectionKind.ZEROGRAD: self._zerograd,
             SectionKind.GRADNORM: self._gradnorm,
             SectionKind.OPT: self._opt,
-            SectionKind.REDUCE: self._reduce,
+            SectionKind.REDUCE: self._alone,
         }
 
     def check(self) -> None:
@@ -185,9 +185,6 @@ class StepMemory:
         self._regions(f"{where}: it needs but does not read", (needed | counts) - reads)
         self._regions(f"{where}: it computes but does not write", made - writes)
         self._regions(f"{where}: it writes but does not compute", writes - made - counts)
-        self._alone(step, where)
-
-    def _reduce(self, step: Step, where: str) -> None:
         self._alone(step, where)
 
     def _alone(self, step: Step, where: str) -> None:

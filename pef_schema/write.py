@@ -20,6 +20,7 @@ from pef_schema.envelope import (
     align,
     data_offset,
     make_header,
+    parse_header,
 )
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
@@ -136,16 +137,8 @@ def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, Pe
     header = make_header(metadata, data_length, min_reader=version, writer=version, limits=limits)
     # What no reader would take is not written; this holds every budget of reading.
     read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
-    info = PefInfo(
-        path=path,
-        min_reader=version,
-        writer=version,
-        size=data_offset(len(metadata), data_length) + data_length,
-        metadata_length=len(metadata),
-        data_length=data_length,
-        digest=header[-32:].hex(),
-    )
-    return header + metadata, info
+    size = data_offset(len(metadata), data_length) + data_length
+    return header + metadata, parse_header(header, size, path=path, limits=limits)
 
 
 def _chunks(head: bytes, info: PefInfo, program: Program) -> Iterator[bytes]:

@@ -31,14 +31,14 @@ ELSEWHERE: dict[str, str] = {
     "PefUnreadable(f'cannot read": _READ,
     "raise _ended(": _READ,
     "there is not enough memory": _COSTS,
-    "constants of {header.data_length} bytes": _COSTS,
+    "constants of {info.data_length} bytes": _COSTS,
     # Refused in programs alone: a file that held it could not be written, or says it otherwise.
     "cannot be written as UTF-8": _HERE,
     "an integer argument beyond 64 bits": _HERE,
     "argument of type": _HERE,
     "lists nested more than": _LIMITS,
-    "PefLimit(f'metadata of {len(metadata)}": _LIMITS,
-    "PefLimit(f'file of {start + data_length}": _LIMITS,
+    "raise PefLimit(what, need=limits.metadata": _LIMITS,
+    "raise PefLimit(_too_large('file', end": _LIMITS,
     # A file of megabytes, or deeper than our schema: under lower limits.
     "nodes, at most": _LIMITS,
     "sections, at most": _LIMITS,
