@@ -7,7 +7,6 @@ nothing again: it reads what that has made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value
 from pef_schema.program_facts import plain_name
 
-__all__ = ["Buffer", "Trace", "Work", "trace"]
+__all__ = ["Buffer", "Trace", "Work", "buffer_of", "trace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +28,14 @@ class Buffer:
         name: Of the value or the region.
         role: Of its region, or ACTIVATION and COTANGENT for values and gradients without one.
         nbytes: Its bytes.
+        region: The region that it is; -1 for a value inside the executable.
         graph, node: The node that makes it, or whose gradient does; -1 for memory that was there.
     """
 
     name: str
     role: Role
     nbytes: int
+    region: int = -1
     graph: int = -1
     node: int = -1
 
@@ -100,9 +101,15 @@ def trace(
     return tracer.result()
 
 
-def value_bytes(value: Value) -> int:
-    """Bytes of a value."""
-    return math.prod(value.shape) * value.dtype.itemsize
+def buffer_of(program: Program, region: int) -> Buffer:
+    """A region as a buffer.
+
+    Args:
+        program: The program.
+        region: Its index.
+    """
+    of = program.regions[region]
+    return Buffer(name=of.name, role=of.role, nbytes=of.nbytes, region=region)
 
 
 class _Tracer:
@@ -155,8 +162,7 @@ class _Tracer:
         """What a region holds now."""
         found = self._memory.get(region)
         if found is None:
-            of = self._program.regions[region]
-            found = self._new(Buffer(name=of.name, role=of.role, nbytes=of.nbytes))
+            found = self._new(buffer_of(self._program, region))
             self._given[region] = self._memory[region] = found
         return found
 
@@ -178,15 +184,30 @@ class _Tracer:
 
     def _pass_by(self, graph: int, node: int, *, backward: bool = False) -> None:
         """Note something that moves nothing: what is alive is alive there, too."""
+        self._do((), (), Fusing.VIEW, graph=graph, node=node, backward=backward)
+
+    def _do(
+        self,
+        reads: tuple[int, ...],
+        makes: tuple[int, ...],
+        fusing: Fusing,
+        *,
+        graph: int = -1,
+        node: int = -1,
+        backward: bool = False,
+        scratch: int = 0,
+    ) -> None:
+        """Note something that the step computes."""
         self._works.append(
             Work(
                 step=self._at,
                 graph=graph,
                 node=node,
                 backward=backward,
-                reads=(),
-                makes=(),
-                fusing=Fusing.VIEW,
+                reads=reads,
+                makes=makes,
+                fusing=fusing,
+                scratch=scratch,
             )
         )
 
@@ -226,7 +247,7 @@ class _Tracer:
                         Buffer(
                             name=value.name,
                             role=Role.ACTIVATION,
-                            nbytes=value_bytes(value),
+                            nbytes=value.nbytes,
                             graph=at,
                             node=i,
                         )
@@ -234,17 +255,7 @@ class _Tracer:
                     made.append(self._values[at, v])
             scratch = scratch_of(graph, node)
             self._keep(at, i, node, scratch, made)
-            self._works.append(
-                Work(
-                    step=self._at,
-                    graph=at,
-                    node=i,
-                    reads=tuple(reads),
-                    makes=tuple(made),
-                    fusing=fusing,
-                    scratch=scratch.forward,
-                )
-            )
+            self._do(tuple(reads), tuple(made), fusing, graph=at, node=i, scratch=scratch.forward)
 
     def _keep(self, at: int, i: int, node: Node, scratch: Scratch, made: list[int]) -> None:
         if scratch.kept:
@@ -316,9 +327,9 @@ class _Tracer:
         if kept is not None:
             read[kept] = None
         scratch = scratch_of(graph, node).backward
-        largest = max(value_bytes(values[v]) for v in node.outputs if v >= 0)
+        largest = max(values[v].nbytes for v in node.outputs if v >= 0)
         for v in targets:
-            size = value_bytes(values[v])
+            size = values[v].nbytes
             # A gradient of what was broadcast is a sum.
             kind = fusing if size == largest or not fusing.holds else Fusing.REDUCES
             made = self._new(
@@ -327,17 +338,8 @@ class _Tracer:
                     graph=at, node=i,
                 )
             )  # fmt: skip
-            self._works.append(
-                Work(
-                    step=self._at,
-                    graph=at,
-                    node=i,
-                    backward=True,
-                    reads=(*incoming, *read),
-                    makes=(made,),
-                    fusing=kind,
-                    scratch=scratch,
-                )
+            self._do(
+                (*incoming, *read), (made,), kind, graph=at, node=i, backward=True, scratch=scratch
             )
             self._add(gradients, at, graph, v, made)
 
@@ -354,18 +356,9 @@ class _Tracer:
 
     def _sum(self, at: int, value: Value, have: int, more: int) -> int:
         made = self._new(
-            Buffer(name=self._gradient_name(value), role=Role.COTANGENT, nbytes=value_bytes(value))
+            Buffer(name=self._gradient_name(value), role=Role.COTANGENT, nbytes=value.nbytes)
         )
-        self._works.append(
-            Work(
-                step=self._at,
-                graph=at,
-                backward=True,
-                reads=(have, more),
-                makes=(made,),
-                fusing=Fusing.CHEAP,
-            )
-        )
+        self._do((have, more), (made,), Fusing.CHEAP, graph=at, backward=True)
         return made
 
     def _collect(self, step: Step, graph: Graph, gradients: dict[int, int]) -> None:
@@ -390,14 +383,9 @@ class _Tracer:
     def _update(self, step: Step, idle: set[int]) -> None:
         """ZEROGRAD, GRADNORM and OPT: elementwise over regions."""
         reads = [self._region(r) for r in step.reads if r not in idle]
-        regions = self._program.regions
         made: list[int] = []
         for r in step.writes:
-            if r in idle:
-                continue
-            of = regions[r]
-            made.append(self._new(Buffer(name=of.name, role=of.role, nbytes=of.nbytes)))
-            self._write(r, made[-1])
-        self._works.append(
-            Work(step=self._at, reads=tuple(reads), makes=tuple(made), fusing=Fusing.CHEAP)
-        )
+            if r not in idle:
+                made.append(self._new(buffer_of(self._program, r)))
+                self._write(r, made[-1])
+        self._do(tuple(reads), tuple(made), Fusing.CHEAP)

@@ -8,14 +8,14 @@ that ends there, element by element.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from emulator.costs.buffers import Trace, Work, trace
+from emulator.costs.buffers import Buffer, Trace, Work, buffer_of, trace
 from emulator.costs.touched import Touched, touched
 from emulator.op_facts.facts import Fusing
 from pef_schema.program import Program, Role, Step
 
-__all__ = ["Held", "Lifetime", "MemoryNeed", "Moment", "lifetimes", "memory_need", "schedule_steps"]
+__all__ = ["Lifetime", "MemoryNeed", "Moment", "lifetimes", "memory_need", "schedule_steps"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,26 +123,6 @@ def _is_within(work: Work, readers: Sequence[Work]) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Something that is alive at a moment.
-
-    Args:
-        name: Of a region or a value.
-        role: What it is.
-        nbytes: Its bytes.
-        region: Its region; -1 for a value inside the executable.
-        graph, node: The node that makes the value, or whose gradient does; -1 for none.
-    """
-
-    name: str
-    role: Role
-    nbytes: int
-    region: int = -1
-    graph: int = -1
-    node: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
     """What is alive while one thing is computed.
 
@@ -205,7 +185,7 @@ class MemoryNeed:
         """Most bytes altogether."""
         return self.argument + self.output - self.alias + self.temp
 
-    def alive(self, program: Program, moment: int) -> tuple[Held, ...]:
+    def alive(self, program: Program, moment: int) -> tuple[Buffer, ...]:
         """What is alive at a moment, the largest first.
 
         Args:
@@ -216,29 +196,13 @@ class MemoryNeed:
             Regions and values; equal sizes in the order of the regions, then in that of making.
         """
         regions = sorted(self._touched.takes | self._touched.gives)
-        found = [
-            Held(
-                name=program.regions[r].name,
-                role=program.regions[r].role,
-                nbytes=program.regions[r].nbytes,
-                region=r,
-            )
-            for r in regions
-        ]
+        found = [buffer_of(program, r) for r in regions]
         # At its last moment another value may be written into the place of one.
         replaced = {one.instead for one in self._lifetimes if one.first == moment}
         for one in self._lifetimes if moment >= 0 else ():
             if one.first <= moment <= one.last and one.buffer not in replaced:
-                buffer = self._traced.buffers[one.buffer]
-                found.append(
-                    Held(
-                        name=buffer.name,
-                        role=buffer.role,
-                        nbytes=buffer.nbytes,
-                        graph=buffer.graph,
-                        node=buffer.node,
-                    )
-                )
+                # What is to be written to a region lies inside until the executable ends.
+                found.append(replace(self._traced.buffers[one.buffer], region=-1))
         return tuple(sorted(found, key=lambda held: -held.nbytes))
 
 

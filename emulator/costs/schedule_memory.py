@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.costs.memory import Held, MemoryNeed, Moment, memory_need, schedule_steps
+from emulator.costs.buffers import Buffer
+from emulator.costs.memory import MemoryNeed, Moment, memory_need, schedule_steps
 from pef_schema.program import Program, Role
 from pef_schema.program_facts import owners, plain_name, section_types
 
@@ -131,7 +132,7 @@ class Places:
                     for state in (*param.states, param.grad):
                         self._lines.setdefault(state, place)
 
-    def of(self, held: Held) -> tuple[str, str]:
+    def of(self, held: Buffer) -> tuple[str, str]:
         """Module path and ``file:line`` of something alive, each empty if there is none.
 
         For memory it is the first place that reads it.

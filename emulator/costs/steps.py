@@ -33,7 +33,6 @@ from pef_schema.program import (
     Ref,
     SectionKind,
     Step,
-    Value,
 )
 
 __all__ = ["Costs", "gradient_cost", "node_cost", "schedule_cost", "section_cost"]
@@ -64,7 +63,7 @@ def node_cost(graph: Graph | Gradient, node: Node) -> Cost:
     return Cost(
         work=node_flops(graph, node),
         bytes_read=reads,
-        bytes_written=sum(_nbytes(graph.values[v]) for v in node.outputs if v >= 0),
+        bytes_written=sum(graph.values[v].nbytes for v in node.outputs if v >= 0),
     )
 
 
@@ -91,8 +90,8 @@ def gradient_cost(graph: Graph, node: Node) -> Cost:
     read = set(gradient_reads(node, facts, lambda v: values[v].needs_grad))
     return Cost(
         work=work,
-        bytes_read=sum(_nbytes(values[v]) for v in (*read, *given)),
-        bytes_written=sum(_nbytes(values[v]) for v in targets),
+        bytes_read=sum(values[v].nbytes for v in (*read, *given)),
+        bytes_written=sum(values[v].nbytes for v in targets),
     )
 
 
@@ -232,13 +231,9 @@ def schedule_cost(program: Program, schedule: int) -> Cost:
     return Costs(program).of_schedule(schedule)
 
 
-def _nbytes(value: Value) -> int:
-    return math.prod(value.shape) * value.dtype.itemsize
-
-
 def _bytes_taken(graph: Graph | Gradient, node: Node, value: int) -> int:
     """Bytes of a value that a node reads."""
-    whole = _nbytes(graph.values[value])
+    whole = graph.values[value].nbytes
     if node.op not in _CHOOSES_ROWS or not node.args or node.args[0] != Ref(value):
         return whole
     if sum(v == value for v in node.refs()) > 1:
