@@ -15,14 +15,13 @@ from pathlib import Path
 from bench import archive, counts as counting, page, report, selftest as selftests
 from bench.environment import check_one_processor
 from bench.errors import UserGateUsage
-from bench.gate import GATED, GateSettings, decide, measure_in
-from bench.kernels.timing import kinds, measured, title
+from bench.gate import GATED, GateSettings, decide, file_at, measure_in, tree_of
+from bench.kernels import kinds, measured, title
 from bench.measurement import load
 from bench.output import check_outputs, write_json, write_text
 from bench.run import run as run_suites
 from bench.section_times import are_section_times
 from bench.suites import Settings
-from bench.tree import file_at, tree_of
 from bench.user_gate import compare_times, gate_pef
 from emulator.processor import processor
 from pef_schema import read_info

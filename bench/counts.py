@@ -26,10 +26,12 @@ from bench.case import Case
 from bench.errors import BadResults
 from bench.fusion import KEPT, fused, kept_form, on_device, problems
 from bench.models import SMALL
+from emulator.costs.memory import schedule_steps
 from emulator.counters import Source
 from emulator.plans import plan
 from emulator.plans.executable_cache import Executable
 from pef_schema.program import Program
+from pef_schema.program_facts import lives
 
 COUNTED = tuple(name for name in SMALL if name != "gpt2")
 """Cases that are counted; a second GPT would tell nothing new."""
@@ -120,29 +122,20 @@ def count_ops(text: str) -> int:
 
 def bytes_moved(program: Program) -> int:
     """Bytes that the section calls of a full run read and write."""
-    total = 0
-    for call in program.schedules[0].calls:
-        for step in program.sections[call.section].steps:
-            total += sum(program.regions[r].nbytes for r in (*step.reads, *step.writes))
-    return total
+    return sum(
+        program.regions[r].nbytes
+        for step in schedule_steps(program, 0)
+        for r in (*step.reads, *step.writes)
+    )
 
 
 def peak_live_bytes(program: Program) -> int:
     """Most bytes that hold data while the sections of a full run are called one by one."""
-    kept = sum(r.nbytes for r in program.regions if not r.role.is_transient)
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for time, call in enumerate(program.schedules[0].calls):
-        for step in program.sections[call.section].steps:
-            for r in (*step.reads, *step.writes):
-                if program.regions[r].role.is_transient:
-                    first.setdefault(r, time)
-                    last[r] = time
-    live = [
-        sum(program.regions[r].nbytes for r in first if first[r] <= time <= last[r])
-        for time in range(len(program.schedules[0].calls))
-    ]
-    return kept + max(live, default=0)
+    known = lives(program, 0)
+    return max(
+        sum(program.regions[one.region].nbytes for one in known if one.first <= at <= one.last)
+        for at in range(len(program.schedules[0].calls))
+    )
 
 
 def count(case: Case) -> Counts:

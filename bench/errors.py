@@ -115,20 +115,7 @@ class LossesDiffer(BenchError):
 
 
 class StatesDiffer(BenchError):
-    """Replicas or modes that must come to the same weights did not.
-
-    Args:
-        case: Name of the case.
-        states: Digests of the weights and optimizer states by mode and rank.
-    """
-
-    def __init__(self, *, case: str, states: dict[str, str]) -> None:
-        self.case, self.states = case, states
-        shown = "; ".join(f"{name}: {state[:12]}" for name, state in states.items())
-        super().__init__(
-            f"replicas of {case} differ after the same steps: {shown}. All modes and all "
-            "replicas must hold the same bits; this is a bug"
-        )
+    """Replicas or modes that must come to the same weights did not."""
 
 
 class OtherProgram(BenchError):
@@ -150,18 +137,7 @@ class OtherProgram(BenchError):
 
 
 class NothingToCompare(BenchError):
-    """Two PEFs have no section in common, and a script times nothing else.
-
-    Args:
-        base, head: The two.
-    """
-
-    def __init__(self, *, base: str, head: str) -> None:
-        self.base, self.head = base, head
-        super().__init__(
-            f"{head} and {base} have no section in common. Compile both with the same options, or "
-            "leave out --script: then the full run is compared, too"
-        )
+    """Two PEFs have no section in common, and a script times nothing else."""
 
 
 class ScriptFailed(BenchError):
@@ -181,26 +157,8 @@ class ScriptFailed(BenchError):
 
 
 class NoRevision(BenchError):
-    """Git does not know a revision, or cannot check it out.
-
-    Args:
-        revision: What was asked for.
-        reason: What git said.
-    """
-
-    def __init__(self, *, revision: str, reason: str) -> None:
-        self.revision, self.reason = revision, reason
-        super().__init__(f"revision {revision!r}: {reason}; name a commit, branch or tag")
+    """Git does not know a revision, or cannot check it out."""
 
 
 class UnknownSection(BenchError):
-    """A slowdown was to be planted in a section that no case has.
-
-    Args:
-        section: The name given.
-        known: Names there are.
-    """
-
-    def __init__(self, *, section: str, known: list[str]) -> None:
-        self.section, self.known = section, known
-        super().__init__(f"--plant: no section {section!r}; there are {', '.join(known)}")
+    """A slowdown was to be planted in a section that no case has."""

@@ -3,23 +3,77 @@
 Each side runs in several processes, because memory that happens to lie well or badly makes a
 whole process faster or slower. All processes of both sides take turns, one sample of every
 section at a time. What may be slower is asked again, in two groups of fresh processes, and in four
-more if that leaves it open; what is slower by all of them together fails the gate.
+more if that leaves it open; what is slower by all of them together fails the gate. Workers run in
+folders of their own, with this harness over the code of a revision.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.errors import UnknownSection
+from bench.errors import NoRevision, UnknownSection
 from bench.measurement import OURS
 from bench.process import Worker
 from bench.stats import Comparison, compare_pairs, compare_processes
 from bench.suites.sections import section_seconds
+
+ROOT = Path(__file__).parents[1]
+"""The repository."""
+
+PACKAGES = ("samba", "sambaflow", "pef_schema", "emulator")
+"""What is measured; the harness itself is always this one, so that both sides are asked alike."""
+
+
+@contextlib.contextmanager
+def tree_of(revision: str | None) -> Iterator[Path]:
+    """A folder to run workers in.
+
+    Args:
+        revision: A commit, branch or tag; None for the files as they are now.
+
+    Yields:
+        A temporary folder of links: ``bench`` to this harness, the packages to the revision's,
+        which is checked out in a temporary git worktree.
+
+    Raises:
+        NoRevision: If git cannot check it out.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        source = ROOT
+        if revision is not None:
+            source = folder / "checkout"
+            _git(revision, "worktree", "add", "--quiet", "--detach", str(source), revision)
+            stack.callback(_git, revision, "worktree", "remove", "--force", str(source))
+        links = folder / "links"
+        links.mkdir()
+        (links / "bench").symlink_to(ROOT / "bench")
+        for name in PACKAGES:
+            (links / name).symlink_to(source / name)
+        yield links
+
+
+def file_at(revision: str, path: str) -> str | None:
+    """Text of a file of the repository at a revision, None if there is none."""
+    done = subprocess.run(
+        ["git", "show", f"{revision}:{path}"], cwd=ROOT, capture_output=True, text=True
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
+def _git(revision: str, *arguments: str) -> None:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["git failed"]
+        raise NoRevision(f"revision {revision!r}: {said[-1]}; name a commit, branch or tag")
+
 
 GATED = ("logreg-64", "lenet-32", "res_ffn", "lstm")
 """Cases the gate takes unless told otherwise: steps of some milliseconds."""
@@ -150,8 +204,8 @@ class Side:
     """What one side measures.
 
     Args:
-        case: Name of the case, or of a user's PEF, see ``bench.user_pef``.
-        tree: Folder that its processes run in, see ``bench.tree``.
+        case: Name of the case, or of a user's PEF, see ``bench.process.case_of``.
+        tree: Folder that its processes run in, see :func:`tree_of`.
     """
 
     case: str
@@ -194,7 +248,8 @@ def measure_sides(
             names = list(pool.map(lambda w: list(w[1].ask(section_seconds, count=0)), workers))
         unknown = set(settings.plants) - set(names[-1])
         if unknown:
-            raise UnknownSection(section=min(unknown), known=names[-1])
+            known = ", ".join(names[-1])
+            raise UnknownSection(f"--plant: no section {min(unknown)!r}; there are {known}")
         for r in range(settings.rounds):
             # Neither side may always come first.
             turns = list(enumerate(workers))

@@ -68,8 +68,8 @@ class Measurement:
 
     Args:
         suite: Name of the suite: ``steps``, ``sections``, ``compile``, ``memory``,
-            ``transfer``, ``host``, ``limit``, ``overlap``, ``alone``, ``ddp``, ``unseen``,
-            ``ordinary`` or ``thunks``.
+            ``host``, ``limit``, ``overlap``, ``alone``, ``ddp``, ``unseen``, ``ordinary`` or
+            ``thunks``.
         case: Name of the case, empty where there is none.
         contender: Whose it is.
         what: Which quantity of the suite.

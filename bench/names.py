@@ -77,7 +77,6 @@ SUITES = (
     "thunks",
     "host",
     "memory",
-    "transfer",
     "overlap",
     "alone",
     "ddp",

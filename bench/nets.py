@@ -199,14 +199,3 @@ class Chain(nn.Module):
         for layer in self.layers:
             x = torch.tanh(layer(x))
         return F.cross_entropy(x, label), x
-
-
-class Holding(nn.Module):
-    """Holds a large weight and computes next to nothing."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.held = nn.Parameter(torch.ones(size))
-
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
-        return given + self.held[:1]

@@ -62,7 +62,7 @@ class Worker:
         small: Whether to take the small form of the case.
         environ: Environment variables to add.
         tree: Folder whose ``samba``, ``emulator`` and so on it imports, this one's if None.
-            It must lie under the same harness, see ``bench.tree``.
+            It must lie under the same harness, see ``bench.gate.tree_of``.
     """
 
     def __init__(

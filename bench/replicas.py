@@ -130,7 +130,7 @@ class Replica:
         loss = 0.0
         begin = time.perf_counter()
         for i in range(count):
-            loss = self._step(batches[i % len(batches)], mode)
+            loss = self._step(batches[i % len(batches)], data_parallel_mode=mode)
         self._device.synchronize()
         return time.perf_counter() - begin, loss
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 from bench.environment import described, heading, processor_of
 from bench.measurement import OURS, SELECTIONS, Measurement, Results, Spread
 from bench.models import CASES, TIMED, suite_of
+from bench.names import SUITES
 from bench.ordinary import ORDINARY
 from bench.peers import CONTENDERS
-from bench.run import SUITES
 from bench.stats import compare
 from bench.suites.limit import LIMIT
 from bench.targets import TORCH, Row, over_peer, rows
 from bench.unseen import UNSEEN
+from samba.support import layout
 
 _SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
@@ -89,11 +91,8 @@ def in_columns(cells: Sequence[Sequence[str]]) -> list[str]:
         >>> in_columns([("a", "b"), ("long", "c")])
         ['a     b', 'long  c']
     """
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    head, *rows = cells
+    return layout.table(head, rows, width=sys.maxsize).splitlines()
 
 
 _EXPORTED = {"s": ("ms", 1e3), "B": ("MiB", 2.0**-20)}

@@ -19,7 +19,6 @@ from bench.suites.sections import sections
 from bench.suites.start import start
 from bench.suites.steps import steps_of
 from bench.suites.thunks import thunks
-from bench.suites.transfer import transfer
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
     {
@@ -31,7 +30,6 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         "thunks": thunks,
         "host": host,
         "memory": memory,
-        "transfer": transfer,
         "overlap": overlap,
         "alone": alone,
         "ddp": ddp,

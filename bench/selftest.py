@@ -8,9 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from bench.gate import GateSettings, Measure, Verdict, decide, measure_in
+from bench.gate import GateSettings, Measure, Verdict, decide, measure_in, tree_of
 from bench.measurement import FULL
-from bench.tree import tree_of
 from bench.user_gate import measure_of
 
 MakeMeasure = Callable[[GateSettings], AbstractContextManager[Measure]]

@@ -22,12 +22,11 @@ from bench.errors import (
     ScriptFailed,
     UserGateUsage,
 )
-from bench.gate import GateSettings, Measure, Samples, Side, decide, measure_sides
+from bench.gate import GateSettings, Measure, Samples, Side, decide, measure_sides, tree_of
 from bench.measurement import FULL
 from bench.output import check_outputs, write_json
 from bench.process import ANSWER_SECONDS, case_of, worker_environment
 from bench.section_times import compared, keep_base, load_section_times, opened_base
-from bench.tree import tree_of
 from emulator.processor import processor
 from pef_schema import PefError, Program, read_info, read_pef
 from pef_schema.printable import say_text
@@ -79,7 +78,10 @@ def _judge(args: Namespace, settings: GateSettings) -> int:
             samples = measure(case, processes)
             samples = {name: both for name, both in samples.items() if name not in left_out}
             if not samples:
-                raise NothingToCompare(base=args.base, head=str(args.pef))
+                raise NothingToCompare(
+                    f"{args.pef} and {args.base} have no section in common. Compile both with the "
+                    "same options, or leave out --script: then the full run is compared, too"
+                )
             return samples
 
         verdict = decide(args.pef.name, of_pairs, settings.processes)

@@ -22,7 +22,7 @@ from bench.models import ALL, SMALL
 from bench.process import path_of
 
 if TYPE_CHECKING:
-    from bench.user_pef import PefContestant
+    from bench.suites.sections import PefContestant
 
 
 def serve(contestant: Contestant | PefContestant, requests: TextIO, answers: TextIO) -> None:
@@ -56,7 +56,7 @@ def _contestant(case: str, contender: str, *, small: bool) -> Contestant | PefCo
     pef = path_of(case)
     if pef is None:
         return Contestant((SMALL if small else ALL)[case], contender)
-    from bench.user_pef import PefContestant  # noqa: PLC0415  # it loads jax; peers do not
+    from bench.suites.sections import PefContestant  # noqa: PLC0415  # it loads jax; peers do not
 
     return PefContestant(pef)
 

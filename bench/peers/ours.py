@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 import samba
 from bench.case import Case, optimizer_of
-from bench.nets import Holding
 from bench.peers import Prepared
 from bench.peers.torch_step import to_torch
 from samba import utils
@@ -65,11 +65,13 @@ class Script:
 
 
 def step_of(script: Script, loss: tuple[samba.SambaTensor, ...]) -> Callable[..., float]:
-    """The training step of a loaded case."""
+    """The training step of a loaded case, which takes what else ``session.run`` may be told."""
     tensors, run, to_host = script.tensors, samba.session.run, samba.to_torch
 
-    def step(batch: tuple[torch.Tensor, ...], hyper: Mapping[str, float] | None = None) -> float:
-        return to_host(run(tensors(batch), loss, hyper)[0]).item()
+    def step(
+        batch: tuple[torch.Tensor, ...], hyper: Mapping[str, float] | None = None, **how: Any
+    ) -> float:
+        return to_host(run(tensors(batch), loss, hyper, **how)[0]).item()
 
     return step
 
@@ -89,40 +91,11 @@ def ours(case: Case, model: nn.Module) -> Prepared:
 
 
 def replica(case: Case, model: nn.Module) -> Prepared:
-    """The same as a script with ``--data-parallel`` has it; the step may be told its mode."""
-    script, loss = _loaded(case, model, data_parallel=True)
-    tensors, run, to_host = script.tensors, samba.session.run, samba.to_torch
-
-    def step(batch: tuple[torch.Tensor, ...], mode: str = "normal") -> float:
-        outputs = run(
-            tensors(batch), loss, data_parallel=True, reduce_on_rdu=True, data_parallel_mode=mode
-        )
-        return to_host(outputs[0]).item()
-
-    return to_torch, step
-
-
-def moving(size: int) -> dict[str, Callable[[], object]]:
-    """Load a model that only holds one weight.
-
-    Args:
-        size: Elements of the weight.
-
-    Returns:
-        ``to_device`` and ``to_host``, which move it.
-    """
-    model = Holding(size)
-    samba.from_torch_model_(model)
-    given = samba.from_torch_tensor(torch.zeros(1), name="given")
-    with tempfile.TemporaryDirectory() as folder:
-        config = {"output_folder": folder, "pef_name": "holding", "inference": True}
-        pef = samba.session.compile(model, (given,), None, name="holding", config_dict=config)
-        utils.trace_graph(model, (given,), None, pef=pef)
-    session = samba.session
-    return {
-        "to_device": lambda: session.to_rdu(model),
-        "to_host": lambda: session.to_cpu(model, inplace=True),
-    }
+    """The same as a script with ``--data-parallel`` has it."""
+    step = step_of(*_loaded(case, model, data_parallel=True))
+    return to_torch, partial(
+        step, data_parallel=True, reduce_on_rdu=True, data_parallel_mode="normal"
+    )
 
 
 def loaded() -> Loaded:

@@ -43,6 +43,10 @@ class Settings:
     caches: Path
     tell: Callable[[str], None] = print
 
+    def steps_in_turn(self, seconds: float) -> int:
+        """How many steps a turn has if one takes so many seconds."""
+        return max(1, round(self.round_seconds / seconds))
+
     @contextlib.contextmanager
     def worker(self, case: str, contender: str, *, cache: str = "") -> Iterator[Worker]:
         """A worker that is closed at the end.

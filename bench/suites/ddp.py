@@ -77,7 +77,7 @@ def beside_torch(case: str, settings: Settings, results: Results) -> None:
             return max(answer["seconds"] for answer in answers) / count, losses
 
         check(case, {side: sample(side, CHECKED_STEPS)[1] for side in (REPLICA, DDP)})
-        count = max(1, round(settings.round_seconds / sample(DDP, 1)[0]))
+        count = settings.steps_in_turn(sample(DDP, 1)[0])
         samplers = {s: lambda side=s: sample(side, count)[0] for s in (REPLICA, DDP)}
         seconds = in_turns(settings.rounds, samplers)
     for side, values in seconds.items():
@@ -170,7 +170,7 @@ def one_alone(case: str, settings: Settings, results: Results) -> None:
         with ThreadPoolExecutor(settings.threads) as pool:  # nothing is timed yet
             list(pool.map(lambda worker: worker.steps(1), workers.values()))
         took = [worker.warm_up(settings.warm_seconds) for worker in workers.values()]
-        count = max(1, round(settings.round_seconds / statistics.median(took)))
+        count = settings.steps_in_turn(statistics.median(took))
         seconds = in_turns(
             settings.rounds,
             {key: lambda w=worker: w.steps(count)[0] / count for key, worker in workers.items()},

@@ -7,8 +7,8 @@ true lower bounds: at least every weight and every state of the optimizer is rea
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from bench.suites import Settings
 from emulator.costs.roofline import Cost, Machine, bound
 from emulator.costs.steps import schedule_cost
 from emulator.costs.timing import COPIED, SHAPES, jax_product_rate, shortest
-from emulator.op_facts.flops import Flops
 from pef_schema.program import DType
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
@@ -34,21 +33,23 @@ LIMIT = "limit"
 DTYPES: tuple[str, ...] = ("float32", "bfloat16")
 
 
-def work(case: Case) -> tuple[float, float]:
+def work(case: Case) -> Cost:
     """Operations and least bytes of a training step.
 
     Args:
         case: The case; nothing is computed, shapes are enough.
 
     Returns:
-        Floating point operations of matrix products and convolutions, forward and backward;
-        bytes.
+        Floating point operations, those of matrix products and convolutions by type, forward and
+        backward; bytes.
 
     Example:
         >>> from bench.models import logreg
-        >>> flops, moved = work(logreg(batch=64))
-        >>> flops == 2 * 2 * 64 * 784 * 10, moved == 4 * (4 * 784 * 10 + 64 * 784) + 8 * 64
-        (True, True)
+        >>> found = work(logreg(batch=64))
+        >>> found.product_flops == 2 * 2 * 64 * 784 * 10
+        True
+        >>> found.nbytes == 4 * (4 * 784 * 10 + 64 * 784) + 8 * 64
+        True
     """
     with torch.device("meta"):
         model = case.build()
@@ -59,14 +60,8 @@ def work(case: Case) -> tuple[float, float]:
     # The tracer wants tensors of the host; memory that nobody writes takes none.
     traced = trace_model(model, collect_inputs(model.to_empty(device="cpu"), batch))
     cost = schedule_cost(build_program(traced, [], CompileOptions(name=case.family)), 0)
-    return float(cost.product_flops), float(2 * (1 + states) * weights + batch_bytes)
-
-
-def dtype_of(case: Case) -> str:
-    """The type that a case's matrix products are in."""
-    with torch.device("meta"):
-        used = {p.dtype for p in case.build().parameters()}
-    return "bfloat16" if torch.bfloat16 in used else "float32"
+    kept = (1 + states) * weights
+    return replace(cost, bytes_read=kept + batch_bytes, bytes_written=kept)
 
 
 def limit(settings: Settings, results: Results) -> None:
@@ -90,24 +85,14 @@ def limit(settings: Settings, results: Results) -> None:
             if name == "eager":
                 copied = worker.ask(copy, nbytes=COPIED, seconds=4 * each)["rate"]
                 results.add("limit", "", name, "copy", "B/s", [copied])
+    rates = tuple((DType[name.upper()], rate) for name, rate in best.items())
+    machine = Machine(name=LIMIT, rates=rates, bandwidth=copied)
     for name in settings.cases:
         case = (SMALL if settings.small else TIMED)[name]
-        flops, moved = work(case)
-        least = _seconds(flops, moved, dtype_of(case), best, copied)
-        results.add("limit", name, LIMIT, "flops", "flop", [flops])
-        results.add("limit", name, LIMIT, "bytes", "B", [moved])
-        if math.isfinite(least):
-            results.add("limit", name, LIMIT, "step", "s", [least])
-
-
-def _seconds(
-    flops: float, moved: float, dtype: str, best: Mapping[str, float], copy: float
-) -> float:
-    """The bound of a step: the roofline of this machine."""
-    rates = tuple((DType[name.upper()], rate) for name, rate in best.items())
-    machine = Machine(name=LIMIT, rates=rates, bandwidth=copy)
-    work = Flops(products=((DType[dtype.upper()], int(flops)),))
-    return bound(Cost(work=work, bytes_read=int(moved)), machine).seconds
+        cost = work(case)
+        results.add("limit", name, LIMIT, "flops", "flop", [float(cost.product_flops)])
+        results.add("limit", name, LIMIT, "bytes", "B", [float(cost.nbytes)])
+        results.add("limit", name, LIMIT, "step", "s", [bound(cost, machine).seconds])
 
 
 def gemm(

@@ -62,7 +62,7 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
     with Replicas(settings.start, case) as replicas:
         sizes: Sequence[int] = replicas.ask(join)[0]["bytes"]
         check_states(case, replicas)
-        count = max(1, round(settings.round_seconds / sample(MODES[0], 1)))
+        count = settings.steps_in_turn(sample(MODES[0], 1))
         seconds: dict[str, list[float]] = {name: [] for name in (FREE, *MODES)}
         for _ in range(settings.rounds):
             seconds[FREE].append(sample(MODES[0], count))
@@ -92,4 +92,8 @@ def check_states(case: str, replicas: Replicas) -> None:
         for rank, answer in enumerate(replicas.ask(first_state, mode=mode))
     }
     if len(set(states.values())) > 1:
-        raise StatesDiffer(case=case, states=states)
+        shown = "; ".join(f"{name}: {state[:12]}" for name, state in states.items())
+        raise StatesDiffer(
+            f"replicas of {case} differ after the same steps: {shown}. All modes and all "
+            "replicas must hold the same bits; this is a bug"
+        )

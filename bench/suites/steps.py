@@ -102,9 +102,7 @@ def one_case(
         losses = first_losses_of(suite, case, settings, results, workers)
         check_losses(case, losses, (SMALL if settings.small else ALL)[case].loss_rtol)
         counts = {
-            name: max(
-                1, round(settings.round_seconds / workers[name].warm_up(settings.warm_seconds))
-            )
+            name: settings.steps_in_turn(workers[name].warm_up(settings.warm_seconds))
             for name in losses
         }
 

@@ -12,11 +12,10 @@ import pytest
 
 from bench.__main__ import main
 from bench.errors import BadBase, BadSectionTimes, NoRevision, TimesOfTwoProcessors, UnknownSection
-from bench.gate import GateSettings, decide, measure_in
+from bench.gate import ROOT, GateSettings, decide, file_at, measure_in, tree_of
 from bench.measurement import FULL, Results
 from bench.section_times import compared, load_section_times, opened_base
 from bench.stats import P_VALUE, RATIO, compare, compare_pairs, compare_processes
-from bench.tree import ROOT, file_at, tree_of
 from emulator.processor import processor
 from pef_schema import write_pef
 from tests.bench.conftest import TIMES

@@ -9,7 +9,7 @@ import pytest
 import samba
 from bench import __main__ as bench, models, targets
 from bench.errors import LossesDiffer, StatesDiffer
-from bench.kernels.timing import kinds, title
+from bench.kernels import kinds, title
 from bench.measurement import OURS, Results
 from bench.peers import DDP, REPLICA
 from bench.peers.torch_step import to_torch

@@ -14,10 +14,9 @@ import pytest
 import samba
 from bench import user_gate
 from bench.__main__ import _parser, main
-from bench.gate import GateSettings, Samples, Side
+from bench.gate import ROOT, GateSettings, Samples, Side
 from bench.measurement import FULL
 from bench.process import case_of
-from bench.tree import ROOT
 from tests.bench.simulated import Machine
 from tests.pages import examples_of, page, without_sizes
 from tests.processes import finished

@@ -14,6 +14,7 @@ from bench import archive, report, targets
 from bench.__main__ import main
 from bench.environment import environment
 from bench.errors import BadResults
+from bench.gate import ROOT
 from bench.measurement import FULL, Results, Spread, load
 from bench.models import TIMED, suite_of
 from bench.page import page
@@ -24,7 +25,6 @@ from bench.suites.limit import LIMIT
 from bench.suites.sections import SUM
 from bench.suites.start import COMPILE, EXPORT, FIRST, SECOND, WARM
 from bench.suites.thunks import KIND
-from bench.tree import ROOT
 from emulator.processor import processor
 from tests.processes import finished
 

@@ -12,13 +12,12 @@ import pytest
 
 from bench import user_gate
 from bench.__main__ import main
-from bench.errors import BadSectionTimes, NothingToCompare, OtherProgram, ScriptFailed
+from bench.errors import BadSectionTimes, OtherProgram, ScriptFailed
 from bench.gate import GateSettings
 from bench.measurement import FULL
 from bench.process import case_of
-from bench.suites.sections import section_seconds
+from bench.suites.sections import PefContestant, section_seconds
 from bench.user_gate import left_out_of, left_out_of_files, measure_script
-from bench.user_pef import PefContestant
 from bench.worker import _contestant
 from pef_schema import Program, read_pef, write_pef
 from tests import warm
@@ -154,8 +153,6 @@ def test_a_script_that_times_no_common_section_is_an_error(
     argv = ["gate", f"--pef={head}", f"--base={pef}", f"--script={script} --big"]
     assert main(argv) == 2
     assert f"{head} and {pef} have no section in common" in capsys.readouterr().err
-    error = NothingToCompare(base="a", head="b")
-    assert (error.base, error.head) == ("a", "b")
 
 
 @pytest.mark.parametrize(
