@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from pef_schema.printable import json_text, one_line, printable
+from samba.support.layout import table
 
 _SHOWN = 12
 """Rows that ``str`` shows of what is beyond tolerance, and of the largest accumulated errors."""
@@ -101,11 +104,11 @@ class Row:
     Args:
         phase: What kind of thing.
         node: Number of the operation in the graph; -1 for a whole program or model.
-        op: Name of the operation.
+        op: Name of the operation; empty for a whole.
         name: Name of the tensor: a result, or the input whose gradient it is.
         module: Module that called the operation.
         source: ``file:line`` of the user's code; empty if unknown.
-        dtype, shape: Torch's.
+        dtype, shape: Torch's; empty if the program failed.
         status: The verdict.
         detail: More about it, as a sentence; may be empty.
         local: The difference when the device starts from torch's inputs: the operation's own.
@@ -116,13 +119,13 @@ class Row:
     """
 
     phase: Phase
-    node: int
-    op: str
+    node: int = -1
+    op: str = ""
     name: str
-    module: str
-    source: str
-    dtype: str
-    shape: tuple[int, ...]
+    module: str = ""
+    source: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
     status: Status
     detail: str = ""
     local: Gap | None = None
@@ -268,15 +271,14 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _table(rows: Any) -> list[str]:
-    cells = [("", "op", "tensor", "own error", "accumulated", "verdict")]
-    for row in rows:
-        own = "-" if row.local is None else f"{row.local.relative:.2g}"
-        total = "-" if row.whole is None else f"{row.whole.relative:.2g}"
-        name = one_line(row.name)
-        cells.append((row.place, one_line(row.op), name, own, total, row.status.value))
-    widths = [max(len(line[c]) for line in cells) for c in range(len(cells[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
-        for line in cells
+def _table(rows: Iterable[Row]) -> list[str]:
+    head = ("", "op", "tensor", "own error", "accumulated", "verdict")
+    cells = [
+        (row.place, row.op, row.name, _error(row.local), _error(row.whole), row.status.value)
+        for row in rows
     ]
+    return [f"  {line}" for line in table(head, cells, width=sys.maxsize).splitlines()]
+
+
+def _error(gap: Gap | None) -> str:
+    return "-" if gap is None else f"{gap.relative:.2g}"

@@ -141,6 +141,11 @@ def judge(
     return Status.BEYOND, found
 
 
+def dtype_name(tensor: torch.Tensor) -> str:
+    """A tensor's dtype without torch's name before it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def nonfinite(tensor: torch.Tensor) -> int:
     """How many elements are NaN or infinite."""
     return int((~tensor.isfinite()).sum()) if carries_gradient(tensor) else 0
@@ -158,7 +163,7 @@ def statistics(name: str, tensor: torch.Tensor) -> Statistics:
     return Statistics(
         name=name,
         shape=tuple(tensor.shape),
-        dtype=str(tensor.dtype).removeprefix("torch."),
+        dtype=dtype_name(tensor),
         minimum=finite.min().item() if finite.numel() else none,
         maximum=finite.max().item() if finite.numel() else none,
         mean=finite.mean().item() if finite.numel() else none,

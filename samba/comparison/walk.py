@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,9 @@ from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
 from samba.comparison.sides import (
     EXACT,
     DeviceNodes,
+    Exactly,
+    Tensors,
+    dtype_name,
     exactly,
     gap,
     host_backward,
@@ -164,23 +168,12 @@ class _Walk:
         else:
             self.host.update(host_forward(self.graph, node, self.host))
         self.own.update(whole)
-        exact: dict[int, torch.Tensor] | None = None
-
-        def of(value: int) -> Callable[[], torch.Tensor | None]:
-            def compute() -> torch.Tensor | None:
-                nonlocal exact
-                if exact is None:
-                    given = {v: self.host[v] for v in node.refs()}
-                    exact = dict(exactly(lambda env: host_forward(self.graph, node, env), given))
-                return exact.get(value)
-
-            return compute
-
+        exact = self._exactly(node, lambda env: host_forward(self.graph, node, env))
         for v in values:
             if node.op in CASTS:
                 self.rows.append(self._rounding(i, node, local[v], draws, whole[v]))
                 continue
-            row = self._row(Phase.FORWARD, i, node, v, local[v], self.host[v], whole[v], of(v))
+            row = self._row(Phase.FORWARD, i, node, v, local[v], self.host[v], whole[v], exact(v))
             self.rows.append(replace(row, status=Status.DRAWN) if draws else row)
 
     def _rounding(
@@ -239,22 +232,7 @@ class _Walk:
             self._failed(Phase.BACKWARD, i, node, targets, error)
             return
         want = local if draws else host_backward(self.graph, node, self.host, host_in)
-        exact: dict[int, torch.Tensor] | None = None
-
-        def of(value: int) -> Callable[[], torch.Tensor | None]:
-            def compute() -> torch.Tensor | None:
-                nonlocal exact
-                if exact is None:
-                    given = {v: self.host[v] for v in node.refs()}
-
-                    def run(env: Values) -> Values:
-                        return host_backward(self.graph, node, env, host_in)
-
-                    exact = dict(exactly(run, given))
-                return exact.get(value)
-
-            return compute
-
+        exact = self._exactly(node, lambda env: host_backward(self.graph, node, env, host_in))
         for v in targets:
             expected = want.get(v)
             if expected is None:  # torch gives no gradient: the device must not either
@@ -269,12 +247,26 @@ class _Walk:
                 local[v],
                 expected,
                 self.own_cotangents[v],
-                of(v),
+                exact(v),
                 self.host_cotangents[v],
             )
             self.rows.append(replace(row, status=Status.DRAWN) if draws else row)
 
     # -- rows ---------------------------------------------------------------
+
+    def _exactly(self, node: Node, compute: Callable[[Values], Values]) -> Callable[[int], Exactly]:
+        """What gives a node's tensors in float64 by value; all are computed when one is asked for.
+
+        Args:
+            node: The node.
+            compute: Computes it with torch.
+        """
+
+        @functools.cache
+        def found() -> Tensors:
+            return exactly(compute, {v: self.host[v] for v in node.refs()})
+
+        return lambda value: lambda: found().get(value)
 
     def _row(
         self,
@@ -285,7 +277,7 @@ class _Walk:
         local: torch.Tensor,
         want: torch.Tensor,
         whole: torch.Tensor,
-        exact: Callable[[], torch.Tensor | None],
+        exact: Exactly,
         total: torch.Tensor | None = None,
     ) -> Row:
         tol = tolerance(want.dtype)
@@ -327,7 +319,7 @@ class _Walk:
             name=self.graph.values[value].name,
             module=node.module,
             source=node.source,
-            dtype=str(want.dtype).removeprefix("torch."),
+            dtype=dtype_name(want),
             shape=tuple(want.shape),
             **more,
         )

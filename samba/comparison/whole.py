@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,14 +15,12 @@ from emulator.op_facts.table import facts_of
 from emulator.plans.steps import all_steps
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
 from samba.comparison.report import Gap, Phase, Row, Status
-from samba.comparison.sides import Tol, gap, nonfinite
+from samba.comparison.sides import EXACT, Tensors, Tol, dtype_name, gap, nonfinite
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.torch_internals import tree_leaves
 from samba.tracer.traced import Traced
-
-Tensors = Mapping[int, torch.Tensor]
 
 DRIFT = {
     torch.float64: 1e-9,
@@ -220,12 +218,8 @@ def _row(
             )
     return Row(
         phase=phase,
-        node=-1,
-        op="",
         name=name,
-        module="",
-        source="",
-        dtype=str(want.dtype).removeprefix("torch."),
+        dtype=dtype_name(want),
         shape=tuple(want.shape),
         status=status,
         detail=detail,
@@ -237,13 +231,7 @@ def _row(
 def _failed(name: str, error: Exception) -> Row:
     return Row(
         phase=Phase.COMPILED,
-        node=-1,
-        op="",
         name=name,
-        module="",
-        source="",
-        dtype="",
-        shape=(),
         status=Status.FAILED,
         detail=f"{type(error).__name__}: {error}",
     )
@@ -254,7 +242,7 @@ def _limit(want: torch.Tensor, nodes: torch.Tensor | None) -> float:
     largest = finite.abs().to(torch.float64).max().item() if finite.numel() else 0.0
     limit = DRIFT.get(want.dtype, 0.0) * largest
     if nodes is not None and nodes.shape == want.shape:
-        drift = gap(nodes, want, Tol(rtol=0.0, atol=0.0)).largest
+        drift = gap(nodes, want, EXACT).largest
         if drift < torch.inf:
             limit = max(limit, _NODES_DRIFT * drift)
     return limit
