@@ -16,7 +16,7 @@ from emulator.costs.roofline import Machine
 from emulator.kept_files import kept_files
 from pef_schema.program import DType
 
-__all__ = ["Measured", "best_machine", "better_of", "share_of_others"]
+__all__ = ["Measured", "best_machine", "better_of", "own_processors", "share_of_others"]
 
 _LIMIT = 1 << 20
 """Most bytes of machines that are kept."""
@@ -131,17 +131,15 @@ def share_of_others(busy: float, own: float, seconds: float) -> float:
         seconds: How long that was.
 
     Example:
-        >>> share_of_others(3 * _processors(), _processors(), 4.0)
+        >>> all_of_them = len(own_processors())
+        >>> share_of_others(3 * all_of_them, all_of_them, 4.0)
         0.5
     """
-    return min(max(busy - own, 0.0) / max(seconds * _processors(), 1e-9), 1.0)
+    return min(max(busy - own, 0.0) / max(seconds * len(own_processors()), 1e-9), 1.0)
 
 
-def _processors() -> int:
-    return len(_own_processors())
-
-
-def _own_processors() -> Collection[int]:
+def own_processors() -> Collection[int]:
+    """Numbers of the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return range(os.cpu_count() or 1)
@@ -149,7 +147,7 @@ def _own_processors() -> Collection[int]:
 
 def _busy_seconds() -> float:
     """Seconds that the processors of this process were busy since the start; 0 if unknown."""
-    names = {f"cpu{number}" for number in _own_processors()}
+    names = {f"cpu{number}" for number in own_processors()}
     try:
         with open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file]

@@ -6,7 +6,6 @@ Whoever measures another library goes by the same clock and the same shapes.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from emulator.costs.best_machine import own_processors
 from emulator.costs.roofline import Cache
 
 __all__ = ["COPIED", "SHAPES", "jax_product_rate", "memory_rates", "processors", "shortest"]
@@ -181,6 +181,4 @@ def _shortest_together(action: Callable[[int], None], seconds: float) -> float:
 
 def processors() -> int:
     """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(own_processors())

@@ -19,10 +19,10 @@ from markupsafe import Markup
 from emulator.costs.description import describe
 from emulator.costs.roofline import Machine
 from pef_schema import Program
-from pef_schema.module_paths import plain_path, root_of, short_paths
+from pef_schema.module_paths import plain_path, short_paths
 from pef_schema.printable import one_line
 from pef_schema.program_facts import operations_text
-from samba.compiler.forms.listing import made_text
+from samba.compiler.forms.listing import made_text, model_of
 from samba.inspection.estimate import (
     Estimate,
     amount_text,
@@ -113,7 +113,7 @@ def page(
         for index, schedule in enumerate(program.schedules):
             name = program.graphs[schedule.graph].name
             estimates[name] = estimate(program, index, machine)
-    root = root_of(node["module"] for graph in facts["graphs"] for node in graph["nodes"])
+    root = model_of(facts)
     graphs = [
         _graph(program, facts, root, graph, number, estimates.get(graph["name"]), machine, times)
         for number, graph in enumerate(facts["graphs"])
@@ -151,7 +151,7 @@ def summary(program: Program, rows: Sequence[tuple[str, str]] = ()) -> str:
         HTML to stand in a page: the counts of the page, losses, and the first sections.
     """
     facts = describe(program)
-    root = root_of(node["module"] for graph in facts["graphs"] for node in graph["nodes"])
+    root = model_of(facts)
     graphs, losses = [], []
     for graph in facts["graphs"]:
         found = _sections(_called(facts, graph), root, None, None, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from emulator.costs.description import describe
@@ -20,6 +20,7 @@ from samba.support.layout import bytes_text, count_text, paragraph, some, table
 __all__ = [
     "made_text",
     "metadata_list",
+    "model_of",
     "node_list",
     "overview",
     "pef_log",
@@ -60,7 +61,7 @@ _LEGEND_OF_CALLS = (
 _SILENT = ("", "None", "False", "[]", "()", "{}")
 """Values of the metadata that the overview leaves out: options that were not given."""
 
-Description = dict[str, Any]
+Description = Mapping[str, Any]
 
 
 def overview(found: Description, *, width: int) -> str:
@@ -108,7 +109,7 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
     sections = found["sections"]
     if not sections:
         return "no sections"
-    root = _root(found)
+    root = model_of(found)
     called = most is None and width >= _WIDE
     extra = ("calls", "same as") if called else ()
     head = ("id", "type", "name", "ops", "bytes", "FLOPs", *extra, "modules: operations")
@@ -145,7 +146,7 @@ def node_list(found: Description, *, width: int) -> str:
         found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
     """
-    root = _root(found)
+    root = model_of(found)
     folder = _folder(node["line"] for graph in found["graphs"] for node in graph["nodes"])
     parts = [f"lines are below {folder}"] if folder else []
     for graph in found["graphs"]:
@@ -276,7 +277,7 @@ def _memory(found: Description, width: int) -> str:
         whose = f" of graph {memory['name']}" if many else ""
         lines.append(
             at_the_peak(
-                memory, most=_ALIVE, width=width, more=_MORE, root=_root(found), whose=whose
+                memory, most=_ALIVE, width=width, more=_MORE, root=model_of(found), whose=whose
             )
         )
     lines.append(paragraph(f"({_MEMORY})", width=width))
@@ -290,7 +291,7 @@ def _graph(graph: Description, found: Description, width: int, most: int | None)
 
     names = {section["id"]: section["name"] for section in found["sections"]}
     calls = [(call["call_id"], names[call["section"]]) for call in graph["schedule"]]
-    root = _root(found)
+    root = model_of(found)
     outputs = [_output(output, root) for output in graph["outputs"]]
     rows = [
         ("inputs", several([_named(tensor) for tensor in graph["inputs"]])),
@@ -412,7 +413,12 @@ def made_text(maker: Description, root: str) -> str:
     return f"{maker['operation']}{of}{at}"
 
 
-def _root(found: Description) -> str:
+def model_of(found: Description) -> str:
+    """The model that all modules of a program are in, as :func:`root_of` says.
+
+    Args:
+        found: What :func:`~emulator.costs.description.describe` returned.
+    """
     return root_of(node["module"] for graph in found["graphs"] for node in graph["nodes"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pef_schema.module_paths import plain_path
@@ -18,7 +19,7 @@ _NOTE = (
     "temporary buffers of operations; predicted: a compiler may order, fuse and copy otherwise"
 )
 
-Memory = dict[str, Any]
+Memory = Mapping[str, Any]
 """What :func:`~emulator.costs.schedule_memory.graph_as_dict` returns."""
 
 
