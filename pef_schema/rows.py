@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from pef_schema.limits import LIMITS, Limits
@@ -435,18 +436,10 @@ def _argin(row: Row, index: int, report: Report) -> Argin:
     return Argin(name=name, region=region, kind=known, default=default)
 
 
-def _step_row(step: Step) -> Row:
-    return (
-        step.kind,
-        step.graph,
-        step.nodes,
-        step.recompute,
-        step.optimizers,
-        step.max_norm,
-        step.reads,
-        step.writes,
-        step.accumulates,
-    )
+_step_row: Callable[[Step], Row] = attrgetter(
+    *("kind", "graph", "nodes", "recompute", "optimizers"),
+    *("max_norm", "reads", "writes", "accumulates"),
+)
 
 
 def _section(row: Row, index: int, report: Report) -> Section:

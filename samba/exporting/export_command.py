@@ -128,6 +128,7 @@ def _one_graph(args: argparse.Namespace, program: Program, index: int | None) ->
 
 
 def _stablehlo(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
+    from emulator.plans.steps import all_steps  # noqa: PLC0415  # loads jax
     from samba.exporting import stablehlo as forms  # noqa: PLC0415  # loads jax
 
     if args.section is not None:
@@ -136,7 +137,7 @@ def _stablehlo(args: argparse.Namespace, program: Program, index: int | None) ->
             raise UnknownSection(pef=args.pef, found=args.section, present=names)
         steps = forms.section_steps(names.index(args.section), program)
     else:
-        steps = forms.graph_steps(_one_graph(args, program, index), program)
+        steps = all_steps(program, _one_graph(args, program, index))
     found = forms.stablehlo(program, steps, promised=args.portable)
     if not args.portable:
         return found.text.encode()

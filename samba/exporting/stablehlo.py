@@ -8,11 +8,11 @@ from typing import Any
 
 from emulator.device import Device
 from emulator.plans.portable import portable_plan
-from emulator.plans.steps import StepKey, all_steps
+from emulator.plans.steps import StepKey
 from pef_schema.printable import one_line
 from pef_schema.program import Program
 
-__all__ = ["Place", "Stablehlo", "graph_steps", "section_steps", "stablehlo"]
+__all__ = ["Place", "Stablehlo", "section_steps", "stablehlo"]
 
 _PLATFORM = "cpu"
 
@@ -62,16 +62,6 @@ class Stablehlo:
     results: tuple[Place, ...]
 
 
-def graph_steps(graph: int, program: Program) -> StepKey:
-    """The steps of a whole run of one graph.
-
-    Args:
-        graph: Its index.
-        program: The program.
-    """
-    return all_steps(program, graph)
-
-
 def section_steps(section: int, program: Program) -> StepKey:
     """The steps of one section.
 
@@ -90,7 +80,7 @@ def stablehlo(program: Program, steps: StepKey, *, promised: bool = False) -> St
     Args:
         program: The program.
         steps: ``(section, step of the section)`` pairs in the order to run, as
-            :func:`graph_steps` and :func:`section_steps` give them.
+            ``all_steps`` of ``emulator.plans.steps`` and :func:`section_steps` give them.
         promised: Whether the form is wanted that later versions of jax read.
 
     Returns:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import samba
+from emulator.plans.steps import all_steps
 from pef_schema import read_info, read_pef
 from pef_schema.program import DType
 from samba import utils
@@ -22,7 +23,7 @@ from samba.compiler.losses import ComplexLoss
 from samba.compiler.sections import CompileOptions
 from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
-from samba.exporting.stablehlo import graph_steps, stablehlo
+from samba.exporting.stablehlo import stablehlo
 from samba.utils.checkpoint import save_checkpoint
 from tests.samba.session.loading import load
 from tests.sweeps.both_sides import train_both
@@ -229,7 +230,7 @@ def test_other_forms_of_a_program_of_complex_numbers(tmp_path: Path) -> None:
     model = Waves().eval()
     pef, _, _ = loaded(model, batch(), None, tmp_path, inference=True)
     program = read_pef(pef)
-    assert "complex<f32>" in stablehlo(program, graph_steps(0, program)).text
+    assert "complex<f32>" in stablehlo(program, all_steps(program)).text
     with pytest.raises(NoOnnx, match="it computes with complex numbers"):
         onnx_bytes(program, 0, dict(model.state_dict()))
 
