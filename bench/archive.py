@@ -20,7 +20,7 @@ from bench.models import STEP_SUITES
 from bench.report import model_cells, side_by_side, summary
 from bench.suites.sections import FULL, SUM
 from bench.suites.thunks import OP, THUNK
-from bench.targets import rows
+from bench.targets import over_peer, rows
 
 FOLDER = Path(__file__).with_name("results")
 PAGE = "README.md"
@@ -188,10 +188,8 @@ def _entry(results: Results) -> Entry:
         if ours is None:
             continue
         seconds[case] = ours.median
-        peer = results.best(suite, case, "step", "eager")
-        ratio = None if peer is None else results.ratio(suite, case, "step", peer)
-        if ratio is not None:
-            ratios[case] = ratio.median
+        if found := over_peer(results, case, "eager"):
+            ratios[case] = found[0].median
     return Entry(
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=str(results.environment.get("commit", "")),

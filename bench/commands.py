@@ -15,7 +15,15 @@ from pathlib import Path
 from bench import archive, counts as counting, page, report, selftest as selftests
 from bench.environment import check_one_processor
 from bench.errors import UserGateUsage
-from bench.gate import GATED, GateSettings, decide, file_at, measure_in, tree_of
+from bench.gate import (
+    GATED,
+    GateSettings,
+    decide,
+    file_at,
+    measure_in,
+    tree_of,
+    write_verdicts,
+)
 from bench.kernels import kinds, measured, title
 from bench.measurement import load
 from bench.output import check_outputs, write_json, write_text
@@ -118,16 +126,7 @@ def gate(args: argparse.Namespace) -> int:
         verdicts = [decide(case, measure, settings.processes) for case in args.model or GATED]
     for verdict in verdicts:
         say_text(str(verdict))
-    if args.json is not None:
-        data = {
-            "processor": str(processor()),
-            "counts": different,
-            "cases": [verdict.fields() for verdict in verdicts],
-        }
-        write_json(args.json, data)
-    if args.smaller_is_better is not None:
-        array = [entry for verdict in verdicts for entry in verdict.smaller_is_better()]
-        write_json(args.smaller_is_better, array)
+    write_verdicts(args, verdicts, counts=different)
     return int(bool(different) or any(v.slower for v in verdicts))
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any
 
 from bench.errors import NoRevision, UnknownSection
 from bench.measurement import OURS
+from bench.output import write_json
 from bench.process import Worker
 from bench.stats import Comparison, compare_pairs, compare_processes
 from bench.suites.sections import section_seconds
+from emulator.processor import processor
 
 ROOT = Path(__file__).parents[1]
 """The repository."""
@@ -197,6 +200,22 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
     return Verdict(
         case=case, first=first, together=tuple(comparisons.values()), faster=faster, processes=asked
     )
+
+
+def write_verdicts(args: Namespace, verdicts: Sequence[Verdict], **more: object) -> None:
+    """Write the files of verdicts that were asked for.
+
+    Args:
+        args: What was parsed: the files ``json`` and ``smaller_is_better``, each a path or None.
+        verdicts: The verdicts.
+        more: What else the first of them tells, as values for JSON.
+    """
+    if args.json is not None:
+        cases = [verdict.fields() for verdict in verdicts]
+        write_json(args.json, {"processor": str(processor()), **more, "cases": cases})
+    if args.smaller_is_better is not None:
+        entries = [entry for verdict in verdicts for entry in verdict.smaller_is_better()]
+        write_json(args.smaller_is_better, entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import torch
 from jax import lax
 from jax.sharding import SingleDeviceSharding
 
+from bench.inside import seconds_of
 from emulator.kernels import convolutions, products as product_kernels
 from emulator.kernels.problems import Convolution, Part, Product, applicable
 from emulator.kernels.products import Spec
@@ -288,10 +288,7 @@ def _convolution_trials(p: Convolution, rng: np.random.Generator) -> Iterator[Tr
 
 
 def _seconds(call: Callable[[], object], count: int) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    return (time.perf_counter() - start) / count
+    return seconds_of(lambda: [call() for _ in range(count)]) / count
 
 
 def _times(trials: Sequence[Trial], rounds: int, seconds: float) -> dict[str, float]:

@@ -21,6 +21,7 @@ from bench.report import shown
 from bench.suites.limit import LIMIT
 from bench.suites.sections import SUM
 from bench.suites.thunks import KIND
+from bench.targets import over_peer
 from pef_schema.printable import printable
 
 MOST_SECTIONS = 16
@@ -110,16 +111,14 @@ def curve(values: Sequence[tuple[float, str]], label: str) -> Plot:
 def _ratios(results: Results) -> Plot | None:
     rows = []
     for case in (case for suite in STEP_SUITES for case in results.cases(suite)):
-        group, suite = [], suite_of(case)
+        group = []
         for peer in PEERS:
-            name = results.best(suite, case, "step", peer)
-            spread = None if name is None else results.ratio(suite, case, "step", name)
-            group.append(
-                (float("nan"), "")
-                if spread is None
-                else (spread.median, f"{spread.median:.2f} of {name}")
-            )
-        ours = results.get(suite, case, OURS, "step")
+            found = over_peer(results, case, peer)
+            if found is None:
+                group.append((float("nan"), ""))
+            else:
+                group.append((found[0].median, f"{found[0].median:.2f} of {found[1]}"))
+        ours = results.get(suite_of(case), case, OURS, "step")
         bound = results.get("limit", case, LIMIT, "step")
         if ours is not None and bound is not None:
             # The bound is far below small steps; its inverse is the share of the limit reached.

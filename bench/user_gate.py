@@ -22,12 +22,20 @@ from bench.errors import (
     ScriptFailed,
     UserGateUsage,
 )
-from bench.gate import GateSettings, Measure, Samples, Side, decide, measure_sides, tree_of
+from bench.gate import (
+    GateSettings,
+    Measure,
+    Samples,
+    Side,
+    decide,
+    measure_sides,
+    tree_of,
+    write_verdicts,
+)
 from bench.measurement import FULL
-from bench.output import check_outputs, write_json
+from bench.output import check_outputs
 from bench.process import ANSWER_SECONDS, case_of, worker_environment
 from bench.section_times import compared, keep_base, load_section_times, opened_base
-from emulator.processor import processor
 from pef_schema import PefError, Program, read_info, read_pef
 from pef_schema.printable import say_text
 from pef_schema.program_facts import modules_of, owners, section_types
@@ -93,18 +101,7 @@ def _judge(args: Namespace, settings: GateSettings) -> int:
     for comparison in verdict.first:
         if comparison.name == FULL and (line := base.since_then(comparison.base)):
             say_text(line)
-    if args.json is not None:
-        write_json(
-            args.json,
-            {
-                "processor": str(processor()),
-                "base": args.base,
-                "left_out": left_out,
-                "cases": [verdict.fields()],
-            },
-        )
-    if args.smaller_is_better is not None:
-        write_json(args.smaller_is_better, verdict.smaller_is_better())
+    write_verdicts(args, [verdict], base=args.base, left_out=left_out)
     return int(bool(verdict.slower))
 
 
