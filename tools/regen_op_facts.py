@@ -70,7 +70,7 @@ _OWN = {
     CHECKED_BRANCH: "failed:t condition:t taken:b > t",
     "samba.embedding_renorm.default": "weight:t indices:t max_norm:f norm_type:f > t",
     CUSTOM_GRADIENT: "gradient:i results:t* inputs:t* reads:t* > t*",
-    "transformers.grouped_mm_fallback.default": "input:t weight:t offs:t > t",
+    "samba.grouped_mm.default": "mat_a:t mat_b:t offs:t?= > t",
 }
 """Ops that torch has no schema of."""
 
