@@ -182,7 +182,8 @@ def _in_torch(case: Case) -> list[torch.Tensor | None] | None:
 
 
 def _wide(x: torch.Tensor) -> np.ndarray:
-    return (x.double() if x.is_floating_point() else x).detach().numpy()
+    plain = x.detach().resolve_conj().resolve_neg()
+    return (plain.double() if plain.is_floating_point() else plain).numpy()
 
 
 def _difference(
