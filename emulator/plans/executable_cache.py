@@ -186,11 +186,12 @@ def load_kept(
 def _find_lapack() -> None:
     """Have jax look up the functions of LAPACK.
 
-    It does so when it lowers an operation that calls one, and an executable that was lowered in an
-    earlier process would call none: the process would end by a signal.
+    jax does that when it lowers an operation that calls one. If an earlier process has lowered it,
+    nothing does it in this one, and the call ends the process by a segmentation fault.
     """
     one = jax.ShapeDtypeStruct((1, 1), jax.numpy.float32)
-    cast("Any", jax).jit(jax.lax.linalg.cholesky).lower(one)
+    traced = cast("Any", jax).jit(jax.lax.linalg.cholesky).trace(one)
+    traced.lower(lowering_platforms=("cpu",))  # the default platform may be another
 
 
 def are_kept() -> bool:

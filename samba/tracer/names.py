@@ -128,10 +128,11 @@ def called_by_this_package(but: tuple[str, ...]) -> bool:
 
 
 def is_asked_by_torch(name: str) -> bool:
-    """Whether torch's own code asks a question, and not code that reaches it through torch.
+    """Whether the code of torch or of this package asks a question, and not the model's.
 
     Args:
-        name: Of the function that answers. Functions of this name pass the question on.
+        name: The name of the function that answers. Callers of the same name only pass the question
+            on, as ``torch._dynamo.is_compiling`` does: their own callers count.
     """
     for frame, _ in traceback.walk_stack(sys._getframe(2)):
         if frame.f_code.co_name != name:

@@ -185,10 +185,10 @@ def as_traced(model: torch.nn.Module, state: TraceState, *, inference: bool) -> 
 
 @contextmanager
 def as_if_eager() -> Iterator[None]:
-    """While active, only torch's own code learns from ``torch.compiler`` that it is traced.
+    """While active, ``torch.compiler`` tells a model that it is neither compiled nor exported.
 
-    A model that asks takes another way for an exporter than for its user: Qwen3-Next unrolls a loop
-    of 63 steps in the place of a triangular solver.
+    Some models run other code for an exporter than for their user: Qwen3-Next unrolls a loop of 63
+    steps where it calls a triangular solver otherwise. Torch's own code gets the true answer.
     """
     functions = (torch.compiler.is_compiling, torch.compiler.is_exporting)
     with replaced(torch.compiler, **{f.__name__: _told_to_torch(f) for f in functions}):
