@@ -25,13 +25,14 @@ from emulator.memory.pool import LostBuffers
 from emulator.mesh.chips import Chips
 from emulator.op_facts.names import checked_branches
 from emulator.plans.calls import SLOW
-from emulator.plans.footprint import SharedExecutables
+from emulator.plans.footprint import SharedExecutables, Signature
 from emulator.plans.kept_plans import KeptPlans
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.steps import StepKey, check_seeds, run_failure
 from emulator.start import refuse_in_child, watch_forks
 from emulator.trace_settings import SET, SETTING
 from pef_schema.errors import SambaError
+from pef_schema.garbage import SELDOM_COLLECTED
 from pef_schema.program import (
     ArginKind,
     Program,
@@ -183,7 +184,7 @@ class Device(DeviceMemory):
     def _compile(self, steps: StepKey, whole: bool) -> Plan:
         refuse_in_child("compiling for the device")
         self.counters.compiles += 1
-        with garbage_given_back():
+        with garbage_given_back(), SELDOM_COLLECTED:
             plan = compile_plan(
                 self.program,
                 self.buffer_map,
@@ -193,6 +194,7 @@ class Device(DeviceMemory):
                 self._watched,
                 whole=whole,
                 kept=self._kept_plans,
+                meanwhile=self._fill_ahead,
             )
         self.counters.note_plan(plan.making)
         return plan
@@ -418,19 +420,28 @@ class Device(DeviceMemory):
         empty = [home for home in plan.reads if self.pool.buffers[home] is None]
         if lost := self._lost.among([home for home in empty if home not in plan.overwritten]):
             raise self._lost.error(lost)
-        regions = self.program.regions
-        filled = {
-            home
-            for home in empty
-            if home in plan.overwritten
-            or regions[self.buffer_map.first_region(home)].role in DEFINED_AT_FIRST
-        }
+        filled = self._defined_at_first(empty, plan.overwritten)
         self._require([home for home in empty if home not in filled])
-        for home in sorted(filled):
-            self.fill_buffer(home)
+        self.fill_buffers(filled)
         if len(self._checked) >= self.most_plans:
             self._checked.clear()  # they are looked at again
         self._checked[id(plan)] = plan
+
+    def _defined_at_first(self, empty: Iterable[int], overwritten: frozenset[int]) -> set[int]:
+        """Those of some empty buffers that a run may start from without data."""
+        regions = self.program.regions
+        return {
+            home
+            for home in empty
+            if home in overwritten
+            or regions[self.buffer_map.first_region(home)].role in DEFINED_AT_FIRST
+        }
+
+    def _fill_ahead(self, buffers: Signature) -> None:
+        """Give first values to what a plan will read, while its executables are loaded."""
+        empty = [home for home in buffers.takes if self.pool.buffers[home] is None]
+        if not self._lost.among(empty):
+            self.fill_buffers(self._defined_at_first(empty, buffers.overwritten))
 
     def require(self, regions: Sequence[int]) -> None:
         """Make sure that regions hold data.

@@ -17,6 +17,7 @@ from emulator.held_signals import HELD
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
 from emulator.memory.pool import BufferPool, Placement, UnreachablePool
+from emulator.memory.zeros import Zeros, array_bytes
 from emulator.mesh.chips import Chips, one_chip
 from emulator.start import refuse_in_child
 from emulator.trace_settings import wide_types
@@ -164,26 +165,35 @@ class DeviceMemory:
         """Place an array that nobody else will change."""
         place = self.buffer_map.place.get(region)
         if place is None:
-            self.pool.put(region, self.put(array, self.placement.sharding(region)))
+            self._put_in(region, array)
             return
         bucket, position = place
         old = self.pool.buffers[bucket.home]
         flat = np.zeros(bucket.size, bucket.dtype) if old is None else np.array(old, copy=True)
         start = bucket.offsets[position]
         flat[start : start + array.size] = array.reshape(-1)
-        self.pool.put(bucket.home, self.put(flat, self.placement.sharding(bucket.home)))
+        self._put_in(bucket.home, flat)
 
     def zero_buffer(self, home: int) -> None:
         """Write zeros to a whole buffer: a region's own, or a bucket's."""
-        shape, dtype = self.buffer_map.form(home)
-        self.pool.put(home, self.put(np.zeros(shape, dtype), self.placement.sharding(home)))
+        self._put_in(home, np.zeros(*self.buffer_map.form(home)))
 
-    def fill_buffer(self, home: int) -> None:
-        """Write to a buffer what it holds before anything is written."""
-        if home in self._first:
-            self.reset(home)
-        else:
-            self.zero_buffer(home)
+    def fill_buffers(self, homes: Collection[int]) -> None:
+        """Write to some buffers what they hold before anything is written.
+
+        Args:
+            homes: The buffers.
+        """
+        forms = {home: self.buffer_map.form(home) for home in homes if home not in self._first}
+        zeros = Zeros(max((array_bytes(*form) for form in forms.values()), default=0))
+        for home in sorted(homes):
+            if home in forms:
+                self._put_in(home, zeros.view(*forms[home]))
+            else:
+                self.reset(home)
+
+    def _put_in(self, home: int, array: np.ndarray) -> None:
+        self.pool.put(home, self.put(array, self.placement.sharding(home)))
 
     def copy_out_of(self, buffer: Any, region: int) -> np.ndarray:
         """A region's data, from all chips that have a part of it.

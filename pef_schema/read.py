@@ -7,7 +7,6 @@ meaning. A digest finds accidents; the checks after it also stand against a file
 from __future__ import annotations
 
 import errno
-import gc
 import hashlib
 import io
 import os
@@ -28,6 +27,7 @@ from pef_schema.errors import (
     PefUnreadable,
     quoted,
 )
+from pef_schema.garbage import SELDOM_COLLECTED
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import Program
 from pef_schema.rows import from_rows
@@ -121,19 +121,6 @@ def _within_memory(read: Callable[[], _T], path: str | None) -> _T:
 
 
 @contextmanager
-def _without_collector() -> Generator[None, None, None]:
-    """Keep the cycle collector from looking through what is made: none of it is ever a cycle."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-@contextmanager
 def _opened(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
     """Open a regular file; yield how to fetch bytes, its size and its path for messages."""
     try:
@@ -217,7 +204,7 @@ def _read_head(
 def _read(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> Program:
     """Go through all steps."""
     info, metadata = _read_head(fetch, size, path, limits)
-    with _without_collector():
+    with SELDOM_COLLECTED:
         root = read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
         del metadata
         segments = _read_segments(fetch, info, root[10])

@@ -4,12 +4,15 @@ from samba.support.torch_commands import needs_no_torch
 
 # `python -m samba inspect` and its like load neither torch nor jax, and no help text does.
 if not needs_no_torch():
-    import torch as _torch
+    from pef_schema.garbage import SELDOM_COLLECTED as _SELDOM_COLLECTED
 
-    from emulator.versions import TORCH as _TORCH
+    with _SELDOM_COLLECTED:
+        import torch as _torch
 
-    _TORCH.check(_torch.__version__)  # before a private name of torch can be missed
+        from emulator.versions import TORCH as _TORCH
 
-    from samba.surface import *  # noqa: F403  # what `samba.surface.__all__` lists
-    from samba.surface import __all__ as __all__
-    from samba.version import __version__ as __version__
+        _TORCH.check(_torch.__version__)  # before a private name of torch can be missed
+
+        from samba.surface import *  # noqa: F403  # what `samba.surface.__all__` lists
+        from samba.surface import __all__ as __all__
+        from samba.version import __version__ as __version__

@@ -52,7 +52,7 @@ class KeptPlan:
     Args:
         executables: The plan's executables.
         chain: How they follow one another; None for a single one.
-        memory: What a chain takes of memory. A single executable says so itself.
+        memory: What it takes of memory; None where the backend does not say.
     """
 
     executables: tuple[KeptExecutable, ...]

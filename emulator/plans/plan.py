@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,10 +20,11 @@ from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import MeasuredMemory, check_plan, measured_memory
 from emulator.memory.pool import Placement
+from emulator.mesh.chips import Chips
 from emulator.plans.calls import direct_call, ended_call, joint_call, operation_of, taker
 from emulator.plans.composition import Composition, composed
 from emulator.plans.executable_cache import ArrayForm, Executable, compiled_or_kept, load_kept
-from emulator.plans.footprint import footprint, signature
+from emulator.plans.footprint import Signature, footprint, signature
 from emulator.plans.fusion import jitted_as_planned
 from emulator.plans.kept_plans import KeptPlan, KeptPlans
 from emulator.plans.linked.compiling import link, linked_call
@@ -91,6 +93,7 @@ def compile_plan(
     *,
     whole: bool = False,
     kept: KeptPlans | None = None,
+    meanwhile: Callable[[Signature], None] | None = None,
 ) -> Plan:
     """Compose steps and compile them; takes up to seconds, where they are not in the cache.
 
@@ -107,6 +110,7 @@ def compile_plan(
             consumed nothing.
         whole: Whether it has to be one executable.
         kept: The program's plans in the cache; None to leave the cache of plans alone.
+        meanwhile: What to do with the plan's buffers while executables of the cache are loaded.
 
     Returns:
         The plan.
@@ -121,7 +125,9 @@ def compile_plan(
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = composition_of(program, buffer_map, steps, variant, watched)
         key = "" if kept is None else kept.key(composition, whole=whole)
-        made = None if kept is None else _recalled(kept, key, composition, placement, start)
+        made = None
+        if kept is not None:
+            made = _recalled(kept, key, composition, placement, start, meanwhile)
         if made is None:
             made = _made(composition, placement, start, whole=whole)
             if kept is not None and made.kept is not None:
@@ -228,7 +234,12 @@ class _Made:
 
 
 def _recalled(
-    kept: KeptPlans, key: str, composition: Composition, placement: Placement, start: float
+    kept: KeptPlans,
+    key: str,
+    composition: Composition,
+    placement: Placement,
+    start: float,
+    meanwhile: Callable[[Signature], None] | None,
 ) -> _Made | None:
     """Load what an earlier process has made of the same steps; None where it is not there."""
     found = kept.recall(key)
@@ -239,22 +250,34 @@ def _recalled(
     if not found.fits(takes, [ArrayForm.of(*form(home)) for home in buffers.gives]):
         kept.forget(key)
         return None
-    chips = placement.chips
-    loaded: list[Executable] = []
-    for about in found.executables:
-        executable = load_kept(about, xla_options(chips.first), chips.sharding(-1))
-        if executable is None:
-            kept.forget(key)
-            return None
-        loaded.append(executable)
+    with ThreadPoolExecutor(1, "emulator-load") as pool:  # XLA loads without the interpreter's lock
+        loading = pool.submit(_load, found, placement.chips)
+        if meanwhile is not None:
+            meanwhile(buffers)
+        loaded = loading.result()
+    if loaded is None:
+        kept.forget(key)
+        return None
     compiled = tuple([executable.compiled for executable in loaded])
     if found.chain is None:
         (only,) = compiled
-        call, memory = direct_call(only), measured_memory(only)
+        call = direct_call(only)
     else:
         call = linked_call(found.chain, [direct_call(one) for one in compiled], ())
-        memory = found.memory
-    return _Made(call=call, executables=compiled, memory=memory, making=_making(loaded, start))
+    making = _making(loaded, start)
+    return _Made(call=call, executables=compiled, memory=found.memory, making=making)
+
+
+def _load(found: KeptPlan, chips: Chips) -> list[Executable] | None:
+    """Load the executables of a plan; None if one is not in the cache any more."""
+    loaded: list[Executable] = []
+    with wide_types():  # jax's settings are those of a thread
+        for about in found.executables:
+            executable = load_kept(about, xla_options(chips.first), chips.sharding(-1))
+            if executable is None:
+                return None
+            loaded.append(executable)
+    return loaded
 
 
 def _made(composition: Composition, placement: Placement, start: float, *, whole: bool) -> _Made:
@@ -289,9 +312,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     abouts = [executable.kept for executable in found if executable.kept is not None]
     kept = None
     if len(abouts) == len(found) and not constants:
-        kept = KeptPlan(
-            executables=tuple(abouts), chain=chain, memory=memory if chain is not None else None
-        )
+        kept = KeptPlan(executables=tuple(abouts), chain=chain, memory=memory)
     return _Made(
         call=call,
         executables=executables,

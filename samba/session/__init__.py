@@ -24,6 +24,7 @@ from samba.session.parts import SessionParts, callable_on_class
 from samba.session.program_slot import Counters
 from samba.session.request import RunRequest, listed
 from samba.session.settings import check_data_parallel_mode, compile_settings
+from samba.session.spilling import Spill
 from samba.session.start_line import importing
 from samba.support import tracing
 from samba.support.given import flag_of, path_of, refuse_unknown, text_of
@@ -191,31 +192,32 @@ class SambaSession(SessionParts):
             SambaError: If the PEF cannot be read, or model, inputs or optimizers are not
                 the compiled ones. What was loaded before stays loaded.
         """
-        with importing():
-            from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
-
         self._slot.refuse_inside("load()")
         path = pef or self._slot.pef_path
         model = self._slot.onnx.module(model, "utils.trace_graph")
-        with self._slot.tracing():
-            loaded = load_pef(
-                model,
-                inputs,
-                optimizers,
-                pef=path,
-                loss_indices=loss_indices,
-                config=config,
-                data_parallel_mode=data_parallel_mode,
-                distlearn_config=distlearn_config,
-            )
-        try:
-            if not init_output_grads:
-                loaded.device.leave_losses_alone()
-            if transfer_device:
-                loaded.to_device()
-        except BaseException:
-            loaded.close()  # or notes about its tensors would outlive it
-            raise
+        with Spill(model.parameters() if transfer_device else ()) as spill:
+            with importing():
+                from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
+
+            with self._slot.tracing():
+                loaded = load_pef(
+                    model,
+                    inputs,
+                    optimizers,
+                    pef=path,
+                    loss_indices=loss_indices,
+                    config=config,
+                    data_parallel_mode=data_parallel_mode,
+                    distlearn_config=distlearn_config,
+                )
+            try:
+                if not init_output_grads:
+                    loaded.device.leave_losses_alone()
+                if transfer_device:
+                    loaded.to_device(spill=spill)
+            except BaseException:
+                loaded.close()  # or notes about its tensors would outlive it
+                raise
         self._slot.take(loaded, path)
         model.output_tensors = loaded.outputs  # pyright: ignore[reportArgumentType]  # where scripts look for it
         return loaded.outputs

@@ -36,7 +36,7 @@ from samba.session.joining import joining
 from samba.session.known_buffers import KnownBuffers
 from samba.session.layout_feeding import feeder_of
 from samba.session.running import Runner
-from samba.session.spilling import spill_weights
+from samba.session.spilling import Spill, spill_weights
 from samba.session.turns import Turns
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watching import WatchedModes
@@ -328,27 +328,34 @@ class Loaded:
         """Parameters and buffers of everything that was traced, with their regions."""
         return [t for model in self.models() for t in self.model_tensors(model, operation)]
 
-    def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
+    def to_device(
+        self, forgotten: frozenset[str] = frozenset(), *, spill: Spill | None = None
+    ) -> None:
         """Copy weights, buffers, inputs and optimizer state to the device.
 
         Args:
             forgotten: Names of inputs to leave out.
+            spill: The file where weights of the host are written already, if they are.
         """
         self._models_to_device()
         self._inputs_to_device(forgotten)
-        self._spill_weights()
+        self._spill_weights(spill)
 
     def _models_to_device(self) -> None:
         self.write_tensors(self.all_tensors("to_device()"))
 
-    def _spill_weights(self) -> None:
+    def _spill_weights(self, spill: Spill | None) -> None:
         """Let the host's weights rest in a file, once, now that the device has its own."""
         if self._has_spilled:
             return
         self._has_spilled = True
         with self.turns.held():
             everything = self.all_tensors("to_device()")
-            spill_weights([entry.tensor for entry in everything if entry.role is Role.WEIGHT])
+            weights = [entry.tensor for entry in everything if entry.role is Role.WEIGHT]
+            if spill is not None and spill.has_begun:
+                spill.take(weights)
+            else:  # the values are those of another model, or of several
+                spill_weights(weights)
 
     def _inputs_to_device(self, forgotten: Collection[str]) -> None:
         for graph, part in zip(self.program.graphs, self._parts, strict=True):

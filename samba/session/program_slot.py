@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
 from pef_schema import read_info, read_pef
+from pef_schema.garbage import SELDOM_COLLECTED
 from pef_schema.program import Program
 from samba.errors import NotLoaded
 from samba.profiler import PROFILER
@@ -201,7 +202,7 @@ class ProgramSlot:
     def tracing(self) -> Iterator[None]:
         """Count a trace; ``session.tracing`` is True inside."""
         self._traced += 1
-        with HANDLER_ERRORS, self.book.tracing(), tracing.tracing():
+        with SELDOM_COLLECTED, HANDLER_ERRORS, self.book.tracing(), tracing.tracing():
             yield
 
     @property

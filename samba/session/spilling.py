@@ -4,6 +4,9 @@ After a load the device has a copy of every weight, and what the host's memory h
 before ``to_cpu`` takes its place. So it is moved to a file without a name, mapped for this process
 alone (``MAP_PRIVATE``): the kernel needs no memory for it until somebody reads it, and gives it the
 same values then, also through C code. What is written there is this process's own, as before.
+
+The kernel takes about a second for half a gigabyte. A thread writes the file while the PEF is read
+and the model is compared with it, which mostly uses one core.
 """
 
 from __future__ import annotations
@@ -13,18 +16,20 @@ import mmap
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable
-from io import BufferedRandom
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 
 from emulator.held_signals import HELD
 from samba.sambatensor import SambaTensor
-from samba.tensor.host_use import replace
+from samba.tensor.host_use import replace, version_of
 from samba.tensor.views import host_of
 
-__all__ = ["SPILL_VARIABLE", "spill_weights"]
+__all__ = ["SPILL_VARIABLE", "Spill", "spill_weights"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,43 +46,153 @@ _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 """File systems that keep files in memory."""
 
 
-def spill_weights(tensors: Iterable[torch.Tensor]) -> int:
-    """Move the values of host tensors to a file, from where they are read when they are asked for.
+class Spill:
+    """A context in which the values of host tensors are written to a file, and may move there.
 
-    The tensors stay the same objects with the same values, strides and place in autograd. One
-    whose memory something else shares (a view, an alias, an array) keeps its memory, and so do all
-    of them where there is no room on a disk.
+    A thread writes them from the start. Nobody else may write them until :meth:`take`.
 
     Args:
-        tensors: Host tensors with a copy on the device.
+        tensors: Host tensors. Those that are small, and those whose memory something else shares
+            (a view, an alias, an array), are left out; so are all of them where there is no room
+            on a disk.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.ones(4))
+        >>> with Spill([weight]) as spill:
+        ...     spill.take([weight])  # too small to be worth a file
+        0
+    """
+
+    __slots__ = ("_error", "_folder", "_mapped", "_places", "_stopped", "_thread", "_total")
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._folder = os.environ.get(SPILL_VARIABLE, "").strip()
+        self._places: dict[int, _Place] = {}
+        self._mapped: mmap.mmap | None = None
+        self._error: OSError | None = None
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._total = 0
+        if self._folder == "0":
+            return
+        with torch._C.DisableTorchFunctionSubclass():
+            values: list[tuple[int, memoryview]] = []
+            for tensor in {id(t): t for t in tensors}.values():
+                if _can_rest(tensor):
+                    place = _Place(tensor=tensor, start=self._total, version=version_of(tensor))
+                    self._places[id(tensor)] = place
+                    self._total += _room(host_of(tensor))
+            if self._total < _LEAST_ALL:
+                self._places = {}
+                return
+            for place in self._places.values():
+                storage = host_of(place.tensor).untyped_storage()
+                array = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+                values.append((place.start, array.data))
+        self._thread = threading.Thread(target=self._write, args=(values,), name="samba-spill")
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped = True
+        self._wait()
+        self._places = {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything that is written."""
+        return bool(self._places)
+
+    def take(self, tensors: Iterable[torch.Tensor]) -> int:
+        """Move tensors to the file, from where their values are read when they are asked for.
+
+        They stay the same objects with the same values, strides and place in autograd. Those that
+        were written since, or whose memory something else shares by now, stay in memory.
+
+        Args:
+            tensors: Which of those that are written; others are left alone.
+
+        Returns:
+            Bytes of memory that were freed.
+        """
+        self._wait()
+        if self._mapped is None:
+            if self._error is not None:
+                level = logging.WARNING if self._folder else logging.INFO
+                _LOG.log(level, "%s: weights stay in memory: %s", SPILL_VARIABLE, self._error)
+            return 0
+        freed = 0
+        # A tensor and the one that it was made from change together.
+        with torch._C.DisableTorchFunctionSubclass(), HELD:
+            for tensor in tensors:
+                place = self._places.pop(id(tensor), None)
+                if place is None or place.version != version_of(tensor) or not _can_rest(tensor):
+                    continue
+                host = host_of(tensor)
+                values = torch.frombuffer(
+                    self._mapped, dtype=host.dtype, count=host.numel(), offset=place.start
+                )
+                freed += _room(host)
+                replace(tensor, values.as_strided(host.shape, host.stride()))
+        _LOG.info("%d bytes of weights are kept in a file", freed)
+        return freed
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, values: list[tuple[int, memoryview]]) -> None:
+        try:
+            folder = _folder(self._folder)
+            with tempfile.TemporaryFile(prefix="sambaflow-weights-", dir=folder) as file:
+                if hasattr(os, "posix_fallocate"):  # or a full disk would show on reading
+                    os.posix_fallocate(file.fileno(), 0, self._total)
+                else:
+                    file.truncate(self._total)
+                while values and not self._stopped:  # a view that is left would count as a sharer
+                    start, data = values.pop()
+                    file.seek(start)
+                    file.write(data)
+                    del data
+                file.flush()
+                if not values:
+                    self._mapped = mmap.mmap(file.fileno(), self._total, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            self._error = error
+        finally:
+            values.clear()
+
+
+def spill_weights(tensors: Iterable[torch.Tensor]) -> int:
+    """Move the values of host tensors to a file; takes as long as writing them.
+
+    Args:
+        tensors: Host tensors with a copy on the device, as for :class:`Spill`.
 
     Returns:
         Bytes of memory that were freed.
     """
-    wanted = os.environ.get(SPILL_VARIABLE, "").strip()
-    if wanted == "0":
-        return 0
-    with torch._C.DisableTorchFunctionSubclass():
-        chosen = [t for t in {id(t): t for t in tensors}.values() if _can_rest(t)]
-        total = sum(_room(host_of(t)) for t in chosen)
-        if total < _LEAST_ALL:
-            return 0
-        try:
-            mapped = _mapped(chosen, total, _folder(wanted))
-        except OSError as error:
-            asked = logging.WARNING if wanted else logging.INFO
-            _LOG.log(asked, "%s: weights stay in memory: %s", SPILL_VARIABLE, error)
-            return 0
-        start = 0
-        with HELD:  # a tensor and the one that it was made from change together
-            for tensor in chosen:
-                host = host_of(tensor)
-                count = host.numel()
-                values = torch.frombuffer(mapped, dtype=host.dtype, count=count, offset=start)
-                start += _room(host)
-                replace(tensor, values.as_strided(host.shape, host.stride()))
-    _LOG.info("%d bytes of weights are kept in a file", total)
-    return total
+    tensors = list(tensors)
+    with Spill(tensors) as spill:
+        return spill.take(tensors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a tensor's values are in the file.
+
+    Args:
+        tensor: The tensor.
+        start: Offset of the first byte; the start of a page.
+        version: How often it had been written.
+    """
+
+    tensor: torch.Tensor
+    start: int
+    version: int
 
 
 def _can_rest(tensor: torch.Tensor) -> bool:
@@ -112,28 +227,6 @@ def _room(host: torch.Tensor) -> int:
     """Bytes of a tensor's place in the file: whole pages."""
     size = host.numel() * host.element_size()
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def _mapped(tensors: list[torch.Tensor], total: int, folder: Path) -> mmap.mmap:
-    """A mapping of a file with the bytes of some tensors, each at the start of a page."""
-    with tempfile.TemporaryFile(prefix="sambaflow-weights-", dir=folder) as file:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, total)  # or a full disk would show on reading
-        else:
-            file.truncate(total)
-        start = 0
-        for tensor in tensors:
-            host = host_of(tensor)
-            file.seek(start)
-            _write(file, host)
-            start += _room(host)
-        file.flush()
-        return mmap.mmap(file.fileno(), total, access=mmap.ACCESS_COPY)
-
-
-def _write(file: BufferedRandom, host: torch.Tensor) -> None:
-    storage = host.untyped_storage()
-    file.write(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data)
 
 
 def _folder(wanted: str) -> Path:

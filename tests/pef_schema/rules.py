@@ -13,7 +13,7 @@ from typing import Any
 
 PACKAGE = Path(__file__).parents[2] / "pef_schema"
 _OTHERS = {
-    *("atomic.py", "errors.py", "fingerprint.py", "module_paths.py"),
+    *("atomic.py", "errors.py", "fingerprint.py", "garbage.py", "module_paths.py"),
     *("write.py", "write_buffer.py"),
 }
 """Modules that no file is read by."""

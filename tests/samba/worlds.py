@@ -224,12 +224,18 @@ def sharing_executables() -> Iterator[None]:
 
     compile_plan, plans = device.compile_plan, {}
 
-    def shared(program, memory, steps, variant, where, watched, *, whole, kept):
-        key = (program, memory.buckets != (), steps, variant, where.chips, repr(watched), whole)
+    def shared(program, memory, steps, variant, where, watched, **how):
+        key = (
+            program,
+            memory.buckets != (),
+            steps,
+            variant,
+            where.chips,
+            repr(watched),
+            how["whole"],
+        )
         if key not in plans:
-            plans[key] = compile_plan(
-                program, memory, steps, variant, where, watched, whole=whole, kept=kept
-            )
+            plans[key] = compile_plan(program, memory, steps, variant, where, watched, **how)
         return plans[key]
 
     with pytest.MonkeyPatch.context() as patch:

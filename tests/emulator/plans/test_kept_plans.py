@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 from emulator.counters import Source
 from emulator.device import Device
+from emulator.errors import LostMemory
 from emulator.kept_files import CACHE_VARIABLE, KeptFiles
 from emulator.kernels import products
 from emulator.lowering.variant import Variant
@@ -26,7 +28,7 @@ from emulator.plans import executable_cache, kept_plans, plan, xla_options
 from emulator.plans.kept_plans import KeptPlan, KeptPlans
 from emulator.plans.linked import layers, parts
 from emulator.plans.steps import all_steps
-from pef_schema.program import Program
+from pef_schema.program import Program, Role
 from tests.emulator.plans.test_executable_cache import same, trained
 from tests.emulator.plans.test_sharing import Tower, device_of, program_of
 from tests.warm import finished
@@ -130,6 +132,48 @@ def test_it_says_that_it_is_from_the_cache(kept: Path) -> None:
     ((_, _, made),), ((_, _, loaded),) = device.plans(), again.plans()
     assert (made.making.source, loaded.making.source) == (Source.COMPILED, Source.CACHE)
     assert loaded.memory == made.memory
+
+
+def test_first_values_are_written_while_it_is_loaded(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stepped()
+    device, load, empty = tower(6), plan.load_kept, []
+
+    def slow(*how: Any) -> Any:
+        for _ in range(200):  # two seconds at most: nobody waits for this thread meanwhile
+            missing = [home for home in states_of(device) if device.pool.buffers[home] is None]
+            if not missing:
+                break
+            time.sleep(0.01)
+        empty.extend(missing)
+        return load(*how)
+
+    monkeypatch.setattr(plan, "load_kept", slow)
+    monkeypatch.setattr(kept_plans, "is_as_imported", lambda: True)
+    device.plan(all_steps(device.program))
+    assert not empty
+
+
+def test_lost_memory_is_not_filled_while_a_plan_is_loaded(kept: Path) -> None:
+    stepped()
+    device = tower(6)
+    device.run(device.plan(all_steps(device.program)))
+    lost = states_of(device)[0]
+    jax.block_until_ready(device.pool.buffers)
+    device.pool.buffers[lost].delete()
+    assert device.find_lost()
+    device._plans.clear()  # as many others in between would
+    again = device.plan(all_steps(device.program))
+    assert again.making.source is Source.CACHE
+    with pytest.raises(LostMemory):
+        device.run(again)
+
+
+def states_of(device: Device) -> list[int]:
+    """Buffers of optimizer states."""
+    regions = enumerate(device.program.regions)
+    return [index for index, region in regions if region.role is Role.OPTIMIZER_STATE]
 
 
 # -- what it depends on ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 
 import samba
 from samba.session import spilling
-from samba.session.spilling import SPILL_VARIABLE, spill_weights
+from samba.session.spilling import SPILL_VARIABLE, Spill, spill_weights
 from samba.tensor.views import host_of
 from tests.samba.session.loading import plain
 from tests.samba.worlds import Pefs, Scene, World, deviations, sgd
@@ -165,6 +166,38 @@ def test_whatever_shares_memory_is_seen(take):
     assert spill_weights([tensor]) == 0
     del taken
     assert spill_weights([tensor]) == 4 * SIZE
+
+
+def test_what_is_written_while_the_file_is_stays_in_memory():
+    kept, written, shared = (nn.Parameter(torch.ones(SIZE)) for _ in range(3))
+    with Spill([kept, written, shared]) as spill:
+        with torch.no_grad():
+            written.mul_(2.0)
+        view = shared[:1]
+        assert spill.take([kept, written, shared]) == 4 * SIZE
+    del view
+    assert [in_file(tensor) for tensor in (kept, written, shared)] == [True, False, False]
+    assert bool((kept == 1).all())
+    assert bool((written == 2).all())
+
+
+def test_only_what_is_asked_for_moves():
+    one, other = nn.Parameter(torch.ones(SIZE)), nn.Parameter(torch.ones(SIZE))
+    with Spill([one, other]) as spill:
+        assert spill.take([other, nn.Parameter(torch.ones(SIZE))]) == 4 * SIZE
+    assert (in_file(one), in_file(other)) == (False, True)
+    assert spill_weights([one]) == 4 * SIZE  # nothing of it is shared any more
+
+
+def test_a_load_that_fails_leaves_weights_in_memory(pefs, tmp_path):
+    scene = pefs.scene(NET)
+    with pytest.raises(samba.errors.SambaError):
+        samba.utils.trace_graph(scene.model, (), scene.optimizer, pef=scene.pef)
+    assert not in_file(weight_of(scene))
+    assert not list(tmp_path.glob("sambaflow-weights-*"))
+    assert not [t for t in threading.enumerate() if t.name == "samba-spill"]
+    scene.trace()
+    assert in_file(weight_of(scene))
 
 
 def test_a_backward_pass_that_has_begun_ends_as_it_would():
