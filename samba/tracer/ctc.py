@@ -39,15 +39,19 @@ def check_ctc(
 
     Raises:
         RuntimeError: For what does not fit, with torch's text where it has one of its own.
-        TypeError: If lengths are a tensor and a list.
+        NotImplementedError: If ``log_probs`` are whole numbers or bools.
     """
-    if isinstance(input_lengths, torch.Tensor) != isinstance(target_lengths, torch.Tensor):
-        raise TypeError("ctc_loss takes lengths as two tensors or as two lists")
+    if not log_probs.is_floating_point():
+        raise NotImplementedError(
+            f"ctc_loss of log_probs of {log_probs.dtype}: wanted a float type"
+        )
+    if log_probs.dim() not in (2, 3):
+        raise RuntimeError(f"log_probs have {log_probs.dim()} dimensions: wanted 2 or 3")
     batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
     times, classes = log_probs.shape[0], log_probs.shape[-1]
     for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
         if isinstance(lengths, torch.Tensor):
-            if lengths.is_floating_point():
+            if lengths.is_floating_point() or lengths.dtype == torch.bool:
                 raise RuntimeError(f"{name} must be integral")
             size = lengths.numel()
         else:
@@ -68,6 +72,28 @@ def check_ctc(
                 f"target_lengths are {sum(target_lengths)} labels together, and targets has "
                 f"{targets.shape[0]}"
             )
+
+
+def _check_kinds(
+    targets: Any, input_lengths: Any, target_lengths: Any, blank: Any, zero_infinity: Any
+) -> None:
+    """Raise ``TypeError`` for arguments of other kinds than torch takes."""
+    lengths = (input_lengths, target_lengths)
+    of_tensors = all(isinstance(given, torch.Tensor) for given in lengths)
+    of_numbers = all(
+        isinstance(given, (list, tuple)) and all(hasattr(length, "__index__") for length in given)
+        for given in lengths
+    )
+    if not (of_tensors or of_numbers):
+        raise TypeError("ctc_loss takes lengths as two tensors, or as two lists of whole numbers")
+    for name, value, kind in (
+        ("targets", targets, torch.Tensor),
+        ("blank", blank, int),
+        ("zero_infinity", zero_infinity, bool),
+    ):
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            found = type(value).__name__
+            raise TypeError(f"ctc_loss(): {name} must be {kind.__name__}, not {found}")
 
 
 def _check_each(name: str, lengths: Sequence[int], most: int) -> None:
@@ -140,6 +166,8 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> torch.Tensor:
     """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
+    F._Reduction.get_enum(reduction)  # raises what torch raises
+    _check_kinds(targets, input_lengths, target_lengths, blank, zero_infinity)
     targets = _in_rows(targets, target_lengths)
     check_ctc(log_probs, targets, input_lengths, target_lengths, blank)
     longest = targets.shape[-1]

@@ -318,15 +318,52 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         {"input_lengths": torch.full((3,), 6.0), "target_lengths": torch.full((3,), 2.0)},
         "must be integral",
     ),
+    "lengths that are bools": (
+        {"input_lengths": torch.ones(3) > 0, "target_lengths": torch.ones(3) > 0},
+        "must be integral",
+    ),
 }
 
 
-def test_a_list_beside_a_tensor_is_refused() -> None:
-    model = Ctc(target_lengths=torch.tensor([2, 1, 0]))
+OTHER_KINDS: list[dict[str, object]] = [
+    {"target_lengths": torch.tensor([2, 1, 0])},
+    {"input_lengths": None, "target_lengths": None},
+    {"input_lengths": 6, "target_lengths": 2},
+    {"input_lengths": [6.0, 5.0, 4.0]},
+    {"targets": ROWS.tolist()},
+    {"blank": 0.5},
+    {"blank": "a"},
+    {"zero_infinity": 1},
+    {"zero_infinity": "yes"},
+]
+
+
+@pytest.mark.parametrize("changed", OTHER_KINDS, ids=str)
+def test_arguments_of_other_kinds_are_refused(changed: dict[str, object]) -> None:
     with pytest.raises(TypeError, match="invalid combination of arguments"):
-        model(SCORES)
-    with pytest.raises(SambaError, match="TypeError"):
-        trace(model, (SCORES,))
+        Ctc(**changed)(SCORES)
+    with pytest.raises(SambaError, match=r"test_operand_types.py:\d+ .*TypeError: ctc_loss"):
+        trace(Ctc(**changed), (SCORES,))
+
+
+@pytest.mark.parametrize("reduction", ["avg", None])
+def test_an_unknown_reduction_is_refused(reduction: object) -> None:
+    with pytest.raises(ValueError, match="is not a valid value for reduction") as wanted:
+        Ctc(reduction=reduction)(SCORES)
+    with pytest.raises(SambaError, match=r"test_operand_types.py:\d+") as caught:
+        trace(Ctc(reduction=reduction), (SCORES,))
+    assert str(wanted.value) in str(caught.value)
+
+
+@pytest.mark.parametrize("scores", [torch.zeros(5), torch.zeros(6, 3, 5).long()])
+def test_scores_of_other_dimensions_and_types_are_refused(scores: Tensor) -> None:
+    given: dict[str, Any] = {"targets": ROWS[:1], "input_lengths": [1], "target_lengths": [1]}
+    if scores.dim() == 3:
+        given = Ctc().given
+    with pytest.raises(RuntimeError):  # of which torch's NotImplementedError is one
+        F.ctc_loss(scores, **given)
+    with pytest.raises(SambaError, match=r"test_operand_types.py:\d+"):
+        trace(Calling(lambda x: F.ctc_loss(x, **given)), (scores,))
 
 
 @pytest.mark.parametrize("name", REFUSED)
