@@ -64,6 +64,21 @@ def test_mode_counts_each_nan_for_itself() -> None:
     assert on_device("aten.mode.default", torch.tensor([NAN, 1.0, 1.0]), 0)[0] == 1.0
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_padding_takes_part_in_no_weight_gradient(transposed: bool) -> None:
+    """Taps 0 and 1 of a window meet nothing but padding where the NaN is."""
+    data, other = torch.ones(1, 1, 6), torch.ones(1, 1, 4 if transposed else 8)
+    (data if transposed else other)[0, 0, 0] = NAN
+
+    def total(weight: jax.Array) -> jax.Array:
+        how = (None, [1], [2], [1], transposed, [0], 1)
+        result = load_ops()["aten.convolution.default"].lower(to_jax(data), weight, *how)
+        return (result * to_jax(other)).sum()
+
+    gradient = np.asarray(jax.jit(jax.grad(total))(to_jax(torch.ones(1, 1, 3))))
+    assert np.isnan(gradient).tolist() == [[[False, False, True]]]
+
+
 @pytest.mark.parametrize("count", [3, 20])
 def test_of_equal_numbers_the_first_are_taken(count: int) -> None:
     x = torch.tensor([2.0, *[1.0] * count])
