@@ -18,7 +18,6 @@ from samba.errors import ArgumentError
 from samba.session.feeding import Feed, Feeder, slots_of
 from samba.session.index_checks import FedIndices
 from samba.support.nesting import Constant
-from samba.support.tracing import tracing
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import Layout, NamedInput, TraceInputs, ViewCheck
@@ -47,8 +46,7 @@ def with_layouts_and_views(
     def refuse(tensors: Mapping[int, torch.Tensor]) -> None:
         entries = enumerate(given.tensors)
         lying = tuple([replace(n, tensor=tensors.get(i, n.tensor)) for i, n in entries])
-        with tracing():
-            trace_model(model, replace(given, tensors=lying), inference=inference)
+        trace_model(model, replace(given, tensors=lying), inference=inference)
 
     named = [
         replace(n, views=ViewCheck(place=i, refuse=refuse)) if i in traced.viewed else n

@@ -25,7 +25,7 @@ from torch.export import ExportedProgram
 from emulator.handler_errors import HANDLER_ERRORS, raise_error_of_handler
 from emulator.held_signals import HELD
 from samba.support.naming import root_name
-from samba.support.tracing import one_trace
+from samba.support.tracing import tracing
 from samba.tracer.argument_refusals import refuse_arguments
 from samba.tracer.changed_state import TraceState
 from samba.tracer.convert import convert
@@ -101,7 +101,7 @@ def trace_model(
         refuse_scripted(model)
         # Torch, patched or not, is not to be left as it is in the middle: handlers of signals run
         # where forward calls a function, or in its own code.
-        with HANDLER_ERRORS, one_trace(), HELD.but_in_scripts():
+        with HANDLER_ERRORS, tracing(), HELD.but_in_scripts():
             return _laid_out_trace(model, given, trace, looks)
     except TraceError as error:
         raise error.with_traceback(users_frames(error.__traceback__)) from None

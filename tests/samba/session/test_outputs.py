@@ -261,8 +261,12 @@ def test_tracing_is_true_only_inside_a_trace(tmp_path):
     model = Watch()
     model(torch.ones(1))
     assert seen == [(False, False)]
+    seen.clear()
     samba.session.compile(model, torch.ones(1), config_dict={"output_folder": str(tmp_path)})
-    assert len(seen) > 1 and all(now == (True, True) for now in seen[1:])
+    assert seen and all(now == (True, True) for now in seen)
+    seen.clear()
+    _trace_torch_graph(model, torch.ones(1))
+    assert seen and all(now == (True, True) for now in seen)
     with pytest.raises(samba.SambaError):
         samba.session.compile(model, 5)
     assert samba.session.tracing is False
