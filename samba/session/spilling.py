@@ -202,6 +202,8 @@ def _can_rest(tensor: torch.Tensor) -> bool:
         return False
     if host.device.type != "cpu" or host.layout is not torch.strided or host.is_inference():
         return False
+    if host.is_quantized or type(host).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return False  # what looks like its memory is not all of it, or none
     storage = host.untyped_storage()
     if host is not tensor and tensor.untyped_storage().data_ptr() != storage.data_ptr():
         return False

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 import samba
 from samba.session import spilling
@@ -262,6 +264,16 @@ def test_empty_shared_and_inference_tensors_stay():
     with torch.inference_mode():
         inference = torch.ones(SIZE)
     assert spill_weights([empty, shared, inference]) == 0
+
+
+def test_tensors_that_are_more_than_their_memory_stay():
+    with FakeTensorMode():
+        fake = torch.empty(SIZE)
+    two = nn.Parameter(TwoTensor(torch.ones(SIZE), torch.ones(SIZE)))
+    lazy = nn.LazyLinear(SIZE).weight
+    sparse = torch.eye(4).to_sparse()
+    with Spill([fake, two, lazy, sparse]) as spill:
+        assert not spill.has_begun
 
 
 def test_zero_turns_it_off(monkeypatch):
