@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, seed, settings, strategies as st
 
 from emulator.kernels import conv_by_native, conv_by_xla, convolutions, products
 from emulator.kernels.problems import Convolution, Part, Product
@@ -166,17 +166,19 @@ def test_a_gradient_of_one_tap_with_strides(channels: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_thousand_convolutions() -> None:
+@pytest.mark.parametrize("turn", range(10))
+def test_two_thousand_convolutions(turn: int) -> None:
     """Forward and both gradients of each that oneDNN has generated code for: most of them."""
     done: Counter[Part] = Counter()
 
+    @seed(turn)
     @given(case=_convolutions())
-    @settings(max_examples=2000, deadline=None)
+    @settings(max_examples=200, deadline=None)
     def run(case: _Case) -> None:
         done.update(_check_convolution(case))
 
     run()
-    assert min(done[part] for part in Part) > 1000, done
+    assert min(done[part] for part in Part) > 100, done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
