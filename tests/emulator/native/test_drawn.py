@@ -256,6 +256,18 @@ def test_products(case: _Matrices) -> None:
     _check_product(case)
 
 
+def test_infinity_in_a_product_of_two_vectors() -> None:
+    """oneDNN gave NaN where bfloat16 is multiplied in pairs; XLA computes these."""
+    case = _Matrices(
+        batch=1, m=2, k=1, n=17, turned_a=False, turned_b=False, biased=False, narrow=True,
+        bad=math.inf,
+    )  # fmt: skip
+    assert not _check_product(case)
+    a, b = jnp.array([[1], [math.inf]], jnp.bfloat16), jnp.ones((1, 17), jnp.bfloat16)
+    found = products.product("mk,kn->mn", a, b)
+    assert bool(jnp.isinf(found[1]).all() & (found[0] == 1).all())
+
+
 @pytest.mark.slow
 def test_five_hundred_products() -> None:
     done = Counter[bool]()
