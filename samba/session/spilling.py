@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -202,7 +202,7 @@ def _can_rest(tensor: torch.Tensor) -> bool:
         return False
     if host.device.type != "cpu" or host.layout is not torch.strided or host.is_inference():
         return False
-    if host.is_quantized or type(host).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if host.is_quantized or _dispatcher(type(host)) is not _dispatcher(torch.Tensor):
         return False  # what looks like its memory is not all of it, or none
     storage = host.untyped_storage()
     if host is not tensor and tensor.untyped_storage().data_ptr() != storage.data_ptr():
@@ -214,6 +214,11 @@ def _can_rest(tensor: torch.Tensor) -> bool:
     uses, references = _holders(host)
     own_uses, own_references = _holders(torch.empty(1))
     return uses == own_uses + (host is not tensor) and references == own_references
+
+
+def _dispatcher(kind: Any) -> object:
+    """What runs operations on tensors of a type."""
+    return kind.__torch_dispatch__
 
 
 def _holders(tensor: torch.Tensor) -> tuple[int, int]:

@@ -166,7 +166,8 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> torch.Tensor:
     """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
-    F._Reduction.get_enum(reduction)  # raises what torch raises
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
     _check_kinds(targets, input_lengths, target_lengths, blank, zero_infinity)
     targets = _in_rows(targets, target_lengths)
     check_ctc(log_probs, targets, input_lengths, target_lengths, blank)

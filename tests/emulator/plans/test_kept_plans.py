@@ -141,6 +141,7 @@ def test_first_values_are_written_while_it_is_loaded(
     device, load, empty = tower(6), plan.load_kept, []
 
     def slow(*how: Any) -> Any:
+        missing: list[int] = []
         for _ in range(200):  # two seconds at most: nobody waits for this thread meanwhile
             missing = [home for home in states_of(device) if device.pool.buffers[home] is None]
             if not missing:
