@@ -17,7 +17,7 @@ from emulator.held_signals import HELD
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
 from emulator.memory.pool import BufferPool, Placement, UnreachablePool
-from emulator.memory.zeros import Zeros, array_bytes
+from emulator.memory.zeros import Zeros
 from emulator.mesh.chips import Chips, one_chip
 from emulator.start import refuse_in_child
 from emulator.trace_settings import wide_types
@@ -185,7 +185,7 @@ class DeviceMemory:
             homes: The buffers.
         """
         forms = {home: self.buffer_map.form(home) for home in homes if home not in self._first}
-        zeros = Zeros(max((array_bytes(*form) for form in forms.values()), default=0))
+        zeros = Zeros(forms.values())
         for home in sorted(homes):
             if home in forms:
                 self._put_in(home, zeros.view(*forms[home]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -18,21 +19,20 @@ class Zeros:
     so that a buffer made from one can be donated.
 
     Args:
-        nbytes: Size of the largest array.
+        forms: Shapes and element types of the arrays.
 
     Example:
-        >>> zeros = Zeros(24)
+        >>> zeros = Zeros([((2, 3), np.dtype("float32"))])
         >>> zeros.view((2, 3), np.dtype("float32")).tolist()
         [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
 
     __slots__ = ("_block",)
 
-    def __init__(self, nbytes: int) -> None:
-        size = max(nbytes, 1) + _ALIGNMENT
-        private = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
+    def __init__(self, forms: Iterable[tuple[tuple[int, ...], np.dtype]]) -> None:
+        largest = max((math.prod(shape) * dtype.itemsize for shape, dtype in forms), default=0)
         # A shared mapping, which is Python's default, gets pages of its own when it is read.
-        self._block = mmap.mmap(-1, size, flags=private) if private else bytes(size)
+        self._block = mmap.mmap(-1, largest + _ALIGNMENT, flags=mmap.MAP_PRIVATE)
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of zeros; nobody may write to it.
@@ -42,22 +42,8 @@ class Zeros:
             dtype: Its element type.
         """
         count = math.prod(shape)
-        # Pages are aligned, so this is no multiple of the alignment.
+        # A page starts at a multiple of the alignment, so that one element behind it is none.
         flat = np.frombuffer(self._block, dtype, count, offset=dtype.itemsize)
         view = flat.reshape(shape)
         view.flags.writeable = False
         return view
-
-
-def array_bytes(shape: tuple[int, ...], dtype: np.dtype) -> int:
-    """Bytes of an array.
-
-    Args:
-        shape: Its shape.
-        dtype: Its element type.
-
-    Example:
-        >>> array_bytes((2, 3), np.dtype("int8"))
-        6
-    """
-    return math.prod(shape) * dtype.itemsize

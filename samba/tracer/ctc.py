@@ -81,19 +81,22 @@ def _check_kinds(
     lengths = (input_lengths, target_lengths)
     of_tensors = all(isinstance(given, torch.Tensor) for given in lengths)
     of_numbers = all(
-        isinstance(given, (list, tuple)) and all(hasattr(length, "__index__") for length in given)
-        for given in lengths
+        isinstance(given, (list, tuple)) and all(map(_is_whole, given)) for given in lengths
     )
     if not (of_tensors or of_numbers):
         raise TypeError("ctc_loss takes lengths as two tensors, or as two lists of whole numbers")
-    for name, value, kind in (
-        ("targets", targets, torch.Tensor),
-        ("blank", blank, int),
-        ("zero_infinity", zero_infinity, bool),
+    for name, value, fits, wanted in (
+        ("targets", targets, isinstance(targets, torch.Tensor), "a tensor"),
+        ("blank", blank, _is_whole(blank), "a whole number"),
+        ("zero_infinity", zero_infinity, isinstance(zero_infinity, bool), "a bool"),
     ):
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            found = type(value).__name__
-            raise TypeError(f"ctc_loss(): {name} must be {kind.__name__}, not {found}")
+        if not fits:
+            raise TypeError(f"ctc_loss(): {name} is a {type(value).__name__}, not {wanted}")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether torch takes a value for a whole number: NumPy's, too, but no bool."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _check_each(name: str, lengths: Sequence[int], most: int) -> None:
@@ -179,5 +182,5 @@ def ctc_loss(
         input_lengths = torch.tensor(input_lengths, dtype=torch.int64)
     return _ctc_operation()(
         *(log_probs, targets, input_lengths, target_lengths, longest),
-        *(blank, reduction, zero_infinity),
+        *(int(blank), reduction, zero_infinity),
     )

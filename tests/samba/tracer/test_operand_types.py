@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -331,7 +332,9 @@ OTHER_KINDS: list[dict[str, object]] = [
     {"input_lengths": 6, "target_lengths": 2},
     {"input_lengths": [6.0, 5.0, 4.0]},
     {"targets": ROWS.tolist()},
+    {"input_lengths": [True, True, True]},
     {"blank": 0.5},
+    {"blank": True},
     {"blank": "a"},
     {"zero_infinity": 1},
     {"zero_infinity": "yes"},
@@ -344,6 +347,12 @@ def test_arguments_of_other_kinds_are_refused(changed: dict[str, object]) -> Non
         Ctc(**changed)(SCORES)
     with pytest.raises(SambaError, match=r"test_operand_types.py:\d+ .*TypeError: ctc_loss"):
         trace(Ctc(**changed), (SCORES,))
+
+
+def test_numbers_of_numpy_are_whole_numbers() -> None:
+    model = Ctc(blank=np.int64(0), input_lengths=[np.int64(6), 5, 4])
+    usual = trace(Ctc(), (SCORES,)).graph()
+    assert trace(model, (SCORES,)).graph().nodes == usual.nodes
 
 
 @pytest.mark.parametrize("reduction", ["avg", None])
