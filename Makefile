@@ -3,7 +3,7 @@
 #   make demo      compile and train a LeNet on handwritten digits
 #   make test      lint, types and the fast tests; the default
 #   make fast-tests  the tests of it alone
-#   make test-all  the slow tests too
+#   make test-all  the slow tests too; 45 minutes
 #   make fuzz      damaged files and drawn arguments; finds go to out/fuzz; MINUTES=n for less
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
@@ -95,10 +95,12 @@ fast-tests: $(STAMP)
 	$(PYTEST) -m "not slow"
 
 test-all: types types-of-tests $(STAMP) lint
-	XLA_FLAGS= $(PYTEST)
+	XLA_FLAGS= $(PYTEST) -m "not campaign"
 
-# 200,000 files read, 5,000 programs run, every operation on drawn arguments; under an hour.
+# Thousands of calls of the native kernels, also between guard pages and under sanitizers; then
+# 200,000 files read, 5,000 programs run, every operation on drawn arguments; under two hours.
 fuzz: $(STAMP)
+	XLA_FLAGS= $(PYTEST) -m campaign
 	$(BIN)/python -m tests.fuzz --readings 200000 --runs 5000 --op-cases 20 \
 	  --seed $(or $(SEED),0) --minutes $(or $(MINUTES),90) --corpus $(OUT)/fuzz
 

@@ -197,6 +197,7 @@ def test_drawn_ones(case: _Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_many_drawn_ones() -> None:
     """Of every kind, by every kernel that works on so few numbers."""
     taken: Counter[str] = Counter()

@@ -88,8 +88,3 @@ def test_worse_lowerings_are_found() -> None:
 def test_the_command_line_counts_and_ends_with_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--op", "aten.add.Tensor", "--op-cases", "2", "--seed", "3"]) == 0
     assert capsys.readouterr().out.startswith("2 of 2 calls: ")
-
-
-@pytest.mark.slow
-def test_every_op_ends_well() -> None:
-    assert not _finds(f"{op}:{seed}" for seed in range(1000, 1003) for op in drawn_ops())[1]

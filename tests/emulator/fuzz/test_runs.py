@@ -12,21 +12,12 @@ from tests.fuzz.pool import Worker
 from tests.pef_schema.fuzz.seeds import FOLDER, load_seeds
 
 
-def _run(count: int, folder: Path, *, seed: int, workers: int) -> None:
-    campaign = Campaign(target="run", folder=folder)
-    finds = campaign.go(count, seed=seed, workers=workers)
-    assert finds == [], "\n".join([campaign.table(), *finds])
-    assert campaign.counts.total() == count
-    assert sum(n for (_, label), n in campaign.counts.items() if label == "ran") > count / 10
-
-
 def test_runs(tmp_path: Path) -> None:
-    _run(12, tmp_path, seed=0, workers=1)
-
-
-@pytest.mark.slow
-def test_many_runs(tmp_path: Path) -> None:
-    _run(300, tmp_path, seed=1, workers=2)
+    campaign = Campaign(target="run", folder=tmp_path)
+    finds = campaign.go(12, workers=1)
+    assert finds == [], "\n".join([campaign.table(), *finds])
+    assert campaign.counts.total() == 12
+    assert sum(n for (_, label), n in campaign.counts.items() if label == "ran") > 1
 
 
 @pytest.mark.slow

@@ -166,6 +166,7 @@ def test_a_gradient_of_one_tap_with_strides(channels: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("turn", range(10))
 def test_two_thousand_convolutions(turn: int) -> None:
     """Forward and both gradients of each that oneDNN has generated code for: most of them."""
@@ -269,6 +270,7 @@ def test_infinity_in_a_product_of_two_vectors() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_five_hundred_products() -> None:
     done = Counter[bool]()
 

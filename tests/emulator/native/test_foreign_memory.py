@@ -47,6 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _built(tmp_path_factory.mktemp("guarded"), "-x", "c", source, "-x", "none", "-ldl")
 
 
+@pytest.mark.campaign
 def test_between_guard_pages(guarded: Path) -> None:
     convolutions, products = _drawn("300", LD_PRELOAD=str(guarded))
     assert convolutions > 500 and products > 50
@@ -72,6 +73,7 @@ assert libc.guarded_blocks() > 0
     assert done.returncode in signals, done.stderr
 
 
+@pytest.mark.campaign
 def test_under_sanitizers(tmp_path: Path) -> None:
     """Of the handlers; the code that oneDNN generates is looked at between guard pages."""
     root = Path(sysconfig.get_path("data"))

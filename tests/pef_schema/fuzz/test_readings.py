@@ -16,29 +16,20 @@ from tests.pef_schema.fuzz.make_seeds import MAKERS, make
 from tests.pef_schema.fuzz.seeds import FOLDER, load_seeds
 
 
-def _read(count: int, folder: Path, *, seed: int, workers: int) -> None:
-    campaign = Campaign(target="reading", folder=folder)
-    finds = campaign.go(count, seed=seed, workers=workers)
-    assert finds == [], "\n".join([campaign.table(), *finds])
-    assert campaign.counts.total() == count
-    assert {kind for kind, _ in campaign.counts} == set(SHARES)
-    accepted = sum(n for (_, label), n in campaign.counts.items() if label == "accepted")
-    assert count / 10 < accepted < count * 9 / 10
-
-
 def test_readings(tmp_path: Path) -> None:
     """And some of what is accepted is kept, and changed further the next time."""
-    _read(600, tmp_path, seed=0, workers=1)
+    campaign = Campaign(target="reading", folder=tmp_path)
+    finds = campaign.go(600, workers=1)
+    assert finds == [], "\n".join([campaign.table(), *finds])
+    assert campaign.counts.total() == 600
+    assert {kind for kind, _ in campaign.counts} == set(SHARES)
+    accepted = sum(n for (_, label), n in campaign.counts.items() if label == "accepted")
+    assert 60 < accepted < 540
     kept = sorted((tmp_path / "corpus" / "reading").glob("*.pef"))
     names = Campaign(target="reading", folder=tmp_path).names(600, 1)
     bases = {Case.parse(name).base for name in names}
     assert bases == {"", *map(str, kept)}
     assert len(bases) > 5
-
-
-@pytest.mark.slow
-def test_many_readings(tmp_path: Path) -> None:
-    _read(20_000, tmp_path, seed=1, workers=2)
 
 
 def test_seeds_hold_all_that_a_program_can() -> None:
