@@ -177,8 +177,18 @@ SMALL: Mapping[str, Case] = by_name(
 )
 """Every family of cases, as small as its mathematics allows: for tests and for exact counts."""
 
-GROWTH: Mapping[str, Case] = by_name(layers(12), layers(48))
-"""Equal layers, twelve and four times as many: for the growth of compile time alone."""
+STARTED_ALONE: Mapping[str, Case] = by_name(
+    layers(12),
+    layers(48),
+    Case(
+        name="qwen3_next",
+        build=lambda: nets.Qwen3Next(99, 4, 32),
+        make_batch=next_tokens(2, 8, 99),
+        input_names=("token_ids", "targets"),
+        optimizer=ADAMW,
+    ),
+)
+"""For the time to a first loss alone: how it grows with equal layers, and a model of others."""
 
 HOST: Mapping[str, Case] = by_name(
     *(
@@ -195,7 +205,7 @@ OVERLAP: Mapping[str, Case] = by_name(
 )
 """Programs with several buckets of gradients: for reductions beside the backward pass."""
 
-ALL: Mapping[str, Case] = MappingProxyType({**TIMED, **GROWTH, **HOST, **OVERLAP})
+ALL: Mapping[str, Case] = MappingProxyType({**TIMED, **STARTED_ALONE, **HOST, **OVERLAP})
 """Every case that a worker can be asked for."""
 
 

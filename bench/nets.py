@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -108,6 +111,43 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
+
+
+class Qwen3Next(nn.Module):
+    """A small Qwen3-Next of ``transformers``: three layers of linear attention for one of full.
+
+    It is here for what its implementation does: chunks of 64 tokens one after the other, and
+    experts that are chosen by their tokens.
+    """
+
+    def __init__(self, vocabulary: int, layers: int, width: int) -> None:
+        super().__init__()
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        transformers = importlib.import_module("transformers")  # an extra: for this case alone
+        transformers.logging.set_verbosity_error()
+        settings = {
+            "vocab_size": vocabulary,
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": width // 4,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": width // 4,
+            "linear_value_head_dim": width // 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": width // 2,
+            "shared_expert_intermediate_size": width // 2,
+        }
+        cls = transformers.Qwen3NextForCausalLM
+        self.model = cls(cls.config_class(**settings))
+
+    def forward(self, token_ids: torch.Tensor, targets: torch.Tensor) -> Outputs:
+        logits = self.model(input_ids=token_ids, use_cache=False)["logits"]
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
 
 

@@ -5,6 +5,8 @@ Those of processes that it starts count, too: :mod:`bench.processor`.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 from bench.errors import WorkerFailed
 from bench.inside import Contestant
 from bench.measurement import OURS, Results
-from bench.models import GROWTH
+from bench.models import STARTED_ALONE
 from bench.peers import REFERENCE, load
 from bench.processor import processor_seconds
 from bench.suites import Settings
@@ -32,9 +34,13 @@ COMPILED = "compile"
 STARTED = ("logreg-1", "lenet-32", "lstm", "gpt", "resnet18")
 """A selection: a cold ``torch.compile`` takes up to a minute each."""
 
-OURS_ALONE = ("gpt2",)
-"""Large models whose start is measured for this project alone: no peer is asked for so long."""
+OURS_ALONE = ("gpt2", "layers-12", "layers-48", "steps-50", "steps-200", "qwen3_next")
+"""Cases whose start is measured for this project alone: no peer is asked for so long."""
 
+HELP = ("samba", "samba launch", "samba compare", "bench")
+"""Modules that are asked for their help text."""
+
+_HELP_SECONDS = 60
 _TURNS = 3
 """Processes of the second run, of which the best counts."""
 
@@ -47,23 +53,32 @@ def start(settings: Settings, results: Results) -> None:
     """
     turns = 1 if settings.quick else _TURNS
     for case in settings.cases:
-        if case in STARTED or (case in OURS_ALONE and not settings.quick):
+        if case in STARTED:
             settings.tell(f"start: {case}")
             _ours(settings, results, case, turns)
-        if case in STARTED:
             _measure(settings, results, case, REFERENCE, FIRST, turns)
             _measure(settings, results, case, REFERENCE, EXPORT, 1)
             _measure(settings, results, case, COMPILED, FIRST, 1)
             _measure(settings, results, case, COMPILED, SECOND, 1)
     if not settings.quick:
-        for case in GROWTH:
+        for case in (c for c in OURS_ALONE if c in settings.cases or c in STARTED_ALONE):
             settings.tell(f"start: {case}")
-            _ours(settings, results, case, turns=1)
+            _ours(settings, results, case, turns)
+    for name in HELP:
+        results.add("start", name, OURS, "help", "s", [_help(name) for _ in range(turns)])
 
 
 def _ours(settings: Settings, results: Results, case: str, turns: int) -> None:
     for what, count in ((COMPILE, 1), (FIRST, 1), (SECOND, turns)):
         _measure(settings, results, case, OURS, what, count)
+
+
+def _help(name: str) -> float:
+    """Seconds until a command has printed its help text and ended."""
+    begun = time.perf_counter()
+    command = [sys.executable, "-m", *name.split(), "--help"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=_HELP_SECONDS)
+    return time.perf_counter() - begun
 
 
 def _measure(

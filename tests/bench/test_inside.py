@@ -57,7 +57,7 @@ def test_memory_sees_what_a_step_holds():
     """A GPT of 4 MB needs four times that: weights, gradients and two moments."""
     with closing(Worker(case="layers-12", contender="eager", threads=1)) as worker:
         found = worker.ask(peak_memory, warm=1, count=1)
-    weights = sum(4 * p.numel() for p in models.GROWTH["layers-12"].model().parameters())
+    weights = sum(4 * p.numel() for p in models.STARTED_ALONE["layers-12"].model().parameters())
     net = found["peak"] - found["baseline"]
     assert 3.5 * weights < net < 6.5 * weights + (32 << 20)
 
