@@ -474,7 +474,7 @@ UNSEEN: Mapping[str, Case] = by_name(
     dlrm(),
     gru(),
     vit(),
-    replace(mobilenet(), large=True),
+    mobilenet(),
     generator(),
     wavenet(),
     moe(),
