@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pef_schema.errors import SambaError, quoted
+from pef_schema.printable import some_of
 from pef_schema.program import Node
 
 _SHOWN = 20
@@ -48,7 +49,6 @@ class NotWritten(DeviceError):
 
     def __init__(self, *, names: Sequence[str], role: str) -> None:
         self.names, self.role = tuple(names), role
-        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         hint = {
             "input": "Pass them in input_tensors at least once.",
             "activation": "Run the FWD sections first: BCKWD sections read their results.",
@@ -57,7 +57,9 @@ class NotWritten(DeviceError):
         }.get(
             role, "Transfer them first: trace_graph(transfer_device=True) or session.to_rdu(model)."
         )
-        super().__init__(f"device memory: {role} region(s) {shown} hold no data. {hint}")
+        super().__init__(
+            f"device memory: {role} region(s) {some_of(names, 8)} hold no data. {hint}"
+        )
 
 
 class LostMemory(DeviceError):
@@ -71,7 +73,6 @@ class LostMemory(DeviceError):
     def __init__(self, *, names: Sequence[str], roles: Sequence[str]) -> None:
         self.names, self.roles = tuple(names), tuple(roles)
         named = [f"{role} {name}" for name, role in zip(names, roles, strict=True)]
-        shown = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
         advice = {
             "weight": "session.to_rdu(model)",
             "buffer": "session.to_rdu(model)",
@@ -80,7 +81,7 @@ class LostMemory(DeviceError):
         }
         todo = list(dict.fromkeys(advice[role] for role in roles if role in advice))
         super().__init__(
-            f"device memory: a failed run has destroyed the contents of {shown}. "
+            f"device memory: a failed run has destroyed the contents of {some_of(named, 8)}. "
             + (
                 f"Load the last checkpoint into the model, or use the host's values, and call "
                 f"{', '.join(todo)}."
@@ -155,9 +156,8 @@ class UnknownSection(DeviceError):
         self, *, found: Sequence[object], wanted: Sequence[object], what: str, hint: str = ""
     ) -> None:
         self.found, self.wanted, self.what, self.hint = tuple(found), tuple(wanted), what, hint
-        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
         super().__init__(
-            f"{what}: found {', '.join([quoted(f) for f in found[:8]])}{more}; "
+            f"{what}: found {some_of([quoted(f) for f in found], 8)}; "
             f"this program has {', '.join(map(str, wanted))}" + (f". {hint}" if hint else "")
         )
 
@@ -242,9 +242,7 @@ class PlanError(DeviceError):
 
     def __init__(self, *, steps: Sequence[str], doing: str, reason: str) -> None:
         self.steps, self.doing, self.reason = tuple(steps), doing, reason
-        shown = ", ".join(self.steps[:8]) or "no section"
-        more = f" and {len(self.steps) - 8} more" if len(self.steps) > 8 else ""
-        super().__init__(f"{doing} {shown}{more}: {reason}")
+        super().__init__(f"{doing} {some_of(self.steps, 8) or 'no section'}: {reason}")
 
 
 class OutOfMemory(DeviceError, MemoryError):

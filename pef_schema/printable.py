@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any, TextIO
 
-__all__ = ["json_text", "one_line", "printable", "say", "say_text"]
+__all__ = ["json_text", "one_line", "printable", "say", "say_text", "some_of"]
 
 _LINES = re.compile(r"[^\n\t]+")
 
@@ -58,6 +59,21 @@ def one_line(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
+
+
+def some_of(names: Sequence[str], most: int | None = 4) -> str:
+    """The first of some names, and how many more there are.
+
+    Args:
+        names: The names.
+        most: How many of them to write out; all if None.
+
+    Example:
+        >>> some_of(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    more = 0 if most is None else max(0, len(names) - most)
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more else "")
 
 
 def say(line: str = "", *, file: TextIO | None = None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from pef_schema.printable import some_of
 from pef_schema.program import Graph, OptimizerParam, Program, Role, Schedule, SectionKind, Step
 from pef_schema.verify_rules import Report
 
@@ -74,9 +75,8 @@ class StepMemory:
     def _regions(self, problem: str, regions: set[int]) -> None:
         """Report regions, if there are any."""
         if regions:
-            names = [f"{r} ({self._program.regions[r].name[:80]})" for r in sorted(regions)[:8]]
-            more = f" and {len(regions) - 8} more" if len(regions) > 8 else ""
-            self._report.add(f"{problem} {', '.join(names)}{more}")
+            names = [f"{r} ({self._program.regions[r].name[:80]})" for r in sorted(regions)]
+            self._report.add(f"{problem} {some_of(names, 8)}")
 
     def _first_time(self, step: Step, nodes: tuple[int, ...], how: str, where: str) -> bool:
         """Note that nodes run; False if one of them does so already."""

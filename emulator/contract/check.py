@@ -9,6 +9,7 @@ from emulator.errors import CannotRun, Problem
 from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.table import op_facts
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
+from pef_schema.printable import some_of
 from pef_schema.program import Gradient, Graph, Optimizer, Program, SectionKind, Step
 
 
@@ -118,5 +119,4 @@ def _step_problems(program: Program, step: Step) -> Iterator[tuple[int, str]]:
 
 
 def _names(program: Program, step: Step, values: set[int]) -> str:
-    names = [program.graphs[step.graph].values[v].name for v in sorted(values)[:8]]
-    return ", ".join(names) + (f" and {len(values) - 8} more" if len(values) > 8 else "")
+    return some_of([program.graphs[step.graph].values[v].name for v in sorted(values)], most=8)

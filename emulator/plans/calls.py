@@ -21,6 +21,7 @@ from emulator.lowering.variant import Variant
 from emulator.mesh.chips import Processes
 from emulator.plans.steps import StepKey
 from emulator.trace_settings import wide_types
+from pef_schema.printable import some_of
 from pef_schema.program import Program
 
 __all__ = [
@@ -137,9 +138,6 @@ def taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     return lambda sequence: tuple([sequence[place] for place in places])
 
 
-_MOST_NAMES = 3
-
-
 def operation_of(program: Program, steps: StepKey, variant: Variant) -> str:
     """A description of a run, which no other run of the program has.
 
@@ -149,10 +147,9 @@ def operation_of(program: Program, steps: StepKey, variant: Variant) -> str:
         variant: What its plan is specialised for.
     """
     names = list(dict.fromkeys(program.sections[s].name for s, _ in steps))
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     facts = repr((program.name, steps, variant.facts)).encode()
     key = hashlib.sha256(facts).hexdigest()[:8]
-    return f"a run of {', '.join(names[:_MOST_NAMES])}{more} (plan {key})"
+    return f"a run of {some_of(names, 3)} (plan {key})"
 
 
 def joint_call(

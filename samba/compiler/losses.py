@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pef_schema.errors import SambaError
+from pef_schema.printable import some_of
 from pef_schema.program import DType, Graph, Output, OutputGrad, Program
-from samba.support.deviations import some_of
 
 if TYPE_CHECKING:  # it loads torch, which commands that read a PEF do without
     from samba.compiler.sections import SectionedGraph

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from pef_schema import Program, read_pef
 from pef_schema.errors import quoted
-from pef_schema.printable import say_text
+from pef_schema.printable import say_text, some_of
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.inspection.running import (
     DONE,
@@ -41,10 +41,10 @@ class NeedsGraph(WrongUsage):
 
     def __init__(self, *, pef: str, format: str, present: tuple[str, ...]) -> None:
         self.pef, self.format, self.present = pef, format, present
-        names = ", ".join(map(quoted, present[:_SHOWN]))
+        names = some_of([quoted(name) for name in present], _SHOWN)
         super().__init__(
             f"{quoted(pef, 1024)}: it has {len(present)} graphs, and {format} shows one: name it "
-            f"with --graph. They are {names}{' and others' if len(present) > _SHOWN else ''}."
+            f"with --graph. They are {names}."
         )
 
 

@@ -18,6 +18,7 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.op_facts.names import CASTS, checked_branches
 from pef_schema import Graph, Program
 from pef_schema.errors import SambaError, quoted
+from pef_schema.printable import some_of
 from pef_schema.program import Role
 from pef_schema.program_facts import has_complex
 from samba.errors import MissingPackage
@@ -30,7 +31,6 @@ __all__ = ["NoOnnx", "load_weights", "onnx_bytes"]
 
 _LARGEST = 2**31 - 1
 """Bytes that one ONNX file can have: its format counts them so."""
-_SHOWN = 8
 
 
 class NoOnnx(SambaError):
@@ -126,7 +126,7 @@ def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]
         raise _problem(
             program,
             found,
-            f"it draws random numbers ({_listed(drawn)}), which would differ elsewhere. Compile "
+            f"it draws random numbers ({some_of(drawn, 8)}), which would differ elsewhere. Compile "
             "the model in eval() mode.",
         )
     if any(node.op in CASTS for node in found.nodes):
@@ -186,9 +186,9 @@ def _held(
             "A PEF holds no weights: pass --weights CHECKPOINT, as samba.utils.save_checkpoint or "
             "torch.save(model.state_dict(), …) writes it."
         )
-        raise _problem(program, graph, f"weights are missing: {_listed(missing)}. {advice}")
+        raise _problem(program, graph, f"weights are missing: {some_of(missing, 8)}. {advice}")
     if other:
-        raise _problem(program, graph, f"weights do not match the PEF: {_listed(other)}.")
+        raise _problem(program, graph, f"weights do not match the PEF: {some_of(other, 8)}.")
     return held
 
 
@@ -243,11 +243,6 @@ def _check(program: Program, graph: Graph, data: bytes) -> None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}".rstrip(".")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _problem(program: Program, graph: Graph, problem: str) -> NoOnnx:

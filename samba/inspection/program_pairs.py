@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pef_schema import Graph, Program, Step
+from pef_schema.printable import some_of
 
 __all__ = [
     "Both",
@@ -132,9 +133,7 @@ def some_names(names: Iterable[str], most: int = _LISTED) -> str:
         >>> some_names("abcdefgh")
         'a, b, c, d, e, f and 2 more'
     """
-    listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(map(_cut, listed[:most])) + more
+    return some_of([_cut(name) for name in names], most)
 
 
 def _cut(text: str) -> str:

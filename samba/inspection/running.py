@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from pef_schema import PefError, PefUnwritable, Program, SambaError
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import quoted
-from pef_schema.printable import json_text, printable, say, say_text
+from pef_schema.printable import json_text, printable, say, say_text, some_of
 from samba.support.layout import bytes_text, created_line
 
 __all__ = [
@@ -69,9 +69,7 @@ class UnknownPart(WrongUsage):
     def __init__(self, *, pef: str, found: str, present: tuple[str, ...]) -> None:
         self.pef, self.found, self.present = pef, found, present
         near = difflib.get_close_matches(found, present, n=_SHOWN, cutoff=0.4)
-        listed = list(dict.fromkeys([*near, *present]))[:_SHOWN]
-        more = f" and {len(present) - len(listed)} more" if len(present) > len(listed) else ""
-        names = ", ".join(map(quoted, listed)) + more
+        names = some_of([quoted(name) for name in dict.fromkeys([*near, *present])], _SHOWN)
         super().__init__(
             f"{quoted(pef, 1024)}: it has no {self.kind} {quoted(found)}. "
             + (f"Its {self.kind}s are {names}." if present else f"It has no {self.kind}s at all.")

@@ -11,6 +11,7 @@ from emulator.op_facts.table import op_facts
 from pef_schema import first_difference
 from pef_schema.errors import SambaError
 from pef_schema.fingerprint import renamed
+from pef_schema.printable import some_of
 from pef_schema.program import (
     ArginKind,
     Graph,
@@ -295,8 +296,7 @@ def _differences(
 
 
 def _names(regions: Sequence[int], program: Program) -> str:
-    names = [program.regions[r].name for r in regions]
-    return ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
+    return some_of([program.regions[r].name for r in regions])
 
 
 def _wanting_gradients(traced: Traced, program: Program) -> frozenset[int]:

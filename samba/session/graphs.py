@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from pef_schema.errors import SambaError
+from pef_schema.printable import some_of
 from pef_schema.program import DType, Node, Ref, Role, Value
 from samba.sambatensor import SambaTensor
-from samba.support.deviations import Deviations, some_of
+from samba.support.deviations import Deviations
 from samba.tracer.inputs import NamedInput, TraceInputs
 from samba.tracer.traced import FROM_DTYPE, Source, Traced, TracedOutput
 

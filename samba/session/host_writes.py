@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import torch
 
 from emulator.device import Device
+from pef_schema.printable import some_of
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
 from samba.session.known_buffers import KnownBuffers
 from samba.session.watching import Call, Watcher
-from samba.support.deviations import Deviations, some_of
+from samba.support.deviations import Deviations
 from samba.tensor.host_use import HostUse, twinned
 
 __all__ = ["HostWrites"]

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 
 from emulator.handler_errors import raise_error_of_handler
+from pef_schema.printable import some_of
 from pef_schema.program import ArginKind, Program
 from samba.errors import ArgumentError, described, literal
-from samba.support.deviations import Deviations, some_of
+from samba.support.deviations import Deviations
 
 if TYPE_CHECKING:
     from emulator.device import Device

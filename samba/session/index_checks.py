@@ -18,10 +18,11 @@ import torch
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import IndexOutOfRange
 from emulator.op_facts.index_uses import IndexUse, index_uses, is_label
+from pef_schema.printable import some_of
 from pef_schema.program import DType, Graph, Node, Program, Role
 from samba.compiler.moved_elements import moved_elements
 from samba.compiler.value_ranges import Range, value_ranges
-from samba.support.deviations import some_of, tell
+from samba.support.deviations import tell
 
 __all__ = [
     "FedIndices",

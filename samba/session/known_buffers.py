@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from pef_schema.printable import some_of
 from samba.session.check_pef import GraphMismatch
-from samba.support.deviations import some_of
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.traced import Traced
 

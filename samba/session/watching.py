@@ -23,11 +23,12 @@ import numpy as np
 from torch import nn
 
 from emulator.plans.steps import StepKey
+from pef_schema.printable import some_of
 from pef_schema.program import Graph, Program, Ref, SectionKind
 from samba.session.feeding import Feed, Feeder
 from samba.session.index_checks import written_regions
 from samba.support.autocast import AUTOCAST, autocast_in_force
-from samba.support.deviations import Deviations, some_of, tell
+from samba.support.deviations import Deviations, tell
 
 __all__ = [
     "Call",

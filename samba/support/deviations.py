@@ -8,7 +8,7 @@ a page allows has an attribute or an argument ``deviation``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -34,21 +34,6 @@ def named(deviation: str, text: str) -> str:
         'output y is zeros: nothing has computed it [deviation: zero-output]'
     """
     return printable(f"{text} [deviation: {deviation}]")
-
-
-def some_of(names: Sequence[str], most: int = 4) -> str:
-    """The first of some names, and how many more there are.
-
-    Args:
-        names: The names.
-        most: How many of them to write out.
-
-    Example:
-        >>> some_of(["a", "b", "c"], most=2)
-        'a, b and 1 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def tell(deviation: str, text: str) -> None:

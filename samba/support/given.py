@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from pef_schema.errors import SambaError, quoted
+from pef_schema.printable import some_of
 from samba.errors import ArgumentError, ConversionError, described
 
 _LISTED = 20
@@ -211,13 +212,12 @@ class UnknownKeyword(SambaError, TypeError):
 
     def __init__(self, *, function: str, found: Sequence[str], wanted: Sequence[str]) -> None:
         self.function, self.found, self.wanted = function, tuple(found), tuple(wanted)
-        listed = [quoted(f) for f in found[:_LISTED]]
-        near = {f: difflib.get_close_matches(f, wanted, 1) for f in listed}
-        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        listed = [quoted(f) for f in found]
+        near = {f: difflib.get_close_matches(f, wanted, 1) for f in listed[:_LISTED]}
         guesses = ", ".join(f"{close[0]} for {f}" for f, close in near.items() if close)
         advice = f"Did you mean {guesses}?" if guesses else f"It has {', '.join(wanted)}."
         super().__init__(
-            f"{function}() got an unexpected keyword argument: {', '.join(listed)}{more}. {advice}"
+            f"{function}() got an unexpected keyword argument: {some_of(listed, _LISTED)}. {advice}"
         )
 
 

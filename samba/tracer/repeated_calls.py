@@ -22,8 +22,9 @@ import torch
 
 from pef_schema import first_difference
 from pef_schema.errors import SambaError
+from pef_schema.printable import some_of
 from pef_schema.program import Role
-from samba.support.deviations import Deviations, some_of
+from samba.support.deviations import Deviations
 from samba.support.tracing import tracing_again
 from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, MovedHook, TraceState
 from samba.tracer.constant_parts import constant_values, without_constant_parts

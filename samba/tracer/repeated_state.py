@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from samba.support.deviations import Deviations, some_of
+from pef_schema.printable import some_of
+from samba.support.deviations import Deviations
 from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import changes_of
 

@@ -17,9 +17,9 @@ from torch import nn
 from emulator.handler_errors import raise_error_of_handler
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError, quoted
+from pef_schema.printable import some_of
 from samba.errors import ArgumentError, MissingPackage, described, literal
 from samba.sambatensor import SambaTensor, to_torch
-from samba.support.deviations import some_of
 from samba.support.naming import join_name, root_of
 from samba.support.strict_json import NotJson, parse_json
 from samba.tensor.views import UnreadableTensor, readable

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from pef_schema import read_pef
+from pef_schema.printable import some_of
 from samba.argconf.parsed import looked_at
 from samba.errors import SambaError
-from samba.support.deviations import some_of
 from samba.version import __version__
 
 __all__ = ["MissingPefInfo", "PefInfoStruct", "get_pef_info", "get_pefmeta", "get_pefmeta_dict"]

@@ -15,12 +15,12 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
+from pef_schema.printable import some_of
 from samba.compiler.optimizers import as_optimizers
 from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import to_torch
 from samba.session.process import session
-from samba.support.deviations import some_of
 from samba.utils.checkpoint import BadCheckpoint, load_pickle
 from samba.utils.misc import is_main_process, job_of_replicas
 

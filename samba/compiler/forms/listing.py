@@ -10,7 +10,7 @@ from typing import Any
 from emulator.costs.description import describe
 from pef_schema import Role
 from pef_schema.module_paths import plain_path, root_of, short_paths
-from pef_schema.printable import one_line, printable
+from pef_schema.printable import one_line, printable, some_of
 from pef_schema.program import Program
 from pef_schema.program_facts import operations_text
 from samba.compiler.forms.memory_text import at_the_peak
@@ -286,8 +286,7 @@ def _memory(found: Description, width: int) -> str:
 
 def _graph(graph: Description, found: Description, width: int, most: int | None) -> str:
     def several(items: Sequence[str]) -> str:
-        more = f" and {len(items) - most:,} more" if most and len(items) > most else ""
-        return ", ".join(items[:most]) + more
+        return some_of(items, most)
 
     names = {section["id"]: section["name"] for section in found["sections"]}
     calls = [(call["call_id"], names[call["section"]]) for call in graph["schedule"]]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pef_schema.printable import some_of
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
@@ -26,7 +27,7 @@ from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.multigraph.cut import parts_of
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
-from samba.support.deviations import Deviations, some_of
+from samba.support.deviations import Deviations
 from samba.support.given import flag_of, path_of, text_of
 from samba.support.progress import stages
 from samba.tracer.capture import trace_model

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch.fx.traceback import annotate, preserve_node_meta
 
-from samba.support.deviations import Deviations, some_of
+from pef_schema.printable import some_of
+from samba.support.deviations import Deviations
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.known_values import KnownValues, where_finite
 from samba.tracer.data_dependent.loops import HitLoops
