@@ -6,7 +6,6 @@ larger than the limit; and a plan, when XLA has laid out its memory.
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import sys
@@ -107,7 +106,7 @@ def check_size(program: Program, chips: Chips) -> None:
 
 
 def _check_values(graph: Graph, limit: int) -> None:
-    sizes = [math.prod(v.shape) * v.dtype.itemsize for v in graph.values]
+    sizes = [v.nbytes for v in graph.values]
     if max(sizes, default=0) <= limit:
         return
     for node in graph.nodes:

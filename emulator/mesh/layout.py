@@ -6,7 +6,6 @@ The rule needs no jax: whoever plans memory for a mesh can ask it.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Collection, Sequence
 
 from pef_schema.program import Program, Role
@@ -90,5 +89,5 @@ def bytes_per_chip(program: Program, split: Split, chips: int, whole: Collection
         axis = -1
         if region.role not in whole:
             axis = split_axis(region.role, region.shape, split, chips)
-        total += math.prod(region.shape) * region.dtype.itemsize // (chips if axis >= 0 else 1)
+        total += region.nbytes // (chips if axis >= 0 else 1)
     return total

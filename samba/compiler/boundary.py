@@ -8,7 +8,6 @@ never executed again: its region holds the new state by then.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -216,4 +215,4 @@ class _Decisions:
         return sum(map(self._size, more)) < self._size(value)
 
     def _size(self, value: int) -> int:
-        return math.prod(self._values[value].shape) * self._values[value].dtype.itemsize
+        return self._values[value].nbytes

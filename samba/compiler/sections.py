@@ -7,7 +7,6 @@ cycle between sections. All later stages start from the graph that is divided.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -67,8 +66,7 @@ def cut_o3(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     roles = {s.value: s.role for s in traced.sources}
 
     def size(value: int) -> int:
-        v = traced.values[value]
-        return math.prod(v.shape) * v.dtype.itemsize
+        return traced.values[value].nbytes
 
     starts, used, weights, seen = [0], 0, 0, set[int]()
     for i, node in enumerate(traced.nodes):
