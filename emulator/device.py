@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain, islice, starmap
 from typing import Any
 
@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from emulator.contract.check import check_contract
-from emulator.device_memory import DeviceMemory, Transaction
+from emulator.device_memory import DEFINED_AT_FIRST, DeviceMemory, Transaction
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NotWritten, OtherBranch
+from emulator.errors import OtherBranch
 from emulator.held_signals import HELD
 from emulator.lowering.branch_checks import failed_branches
 from emulator.lowering.index_watch import Watched
@@ -21,11 +21,10 @@ from emulator.lowering.section import starts_as_ones
 from emulator.lowering.variant import Variant
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.budget import check_size
-from emulator.memory.pool import LostBuffers
 from emulator.mesh.chips import Chips
 from emulator.op_facts.names import checked_branches
 from emulator.plans.calls import SLOW
-from emulator.plans.footprint import SharedExecutables, Signature
+from emulator.plans.footprint import SharedExecutables
 from emulator.plans.kept_plans import KeptPlans
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.steps import StepKey, check_seeds, run_failure
@@ -33,21 +32,10 @@ from emulator.start import refuse_in_child, watch_forks
 from emulator.trace_settings import SET, SETTING
 from pef_schema.errors import SambaError
 from pef_schema.garbage import SELDOM_COLLECTED
-from pef_schema.program import (
-    ArginKind,
-    Program,
-    Role,
-)
-
-DEFINED_AT_FIRST = frozenset(
-    {Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC}
-)
-"""Roles of regions that have values before anything is written: zeros, but for ones at a loss and
-states that start from another number (``StateRule.first``)."""
+from pef_schema.program import ArginKind, Program, Role
 
 MOST_PLANS = 256
 """Plans that a device keeps beside those of its sections; a script may ask for ever new lists."""
-
 
 _exhaust = deque[Any](maxlen=0).extend
 """Takes everything from an iterator, in C."""
@@ -91,7 +79,6 @@ class Device(DeviceMemory):
         self._kept_plans = KeptPlans(program, self.placement.chips)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: dict[int, Plan] = {}
-        self._lost = LostBuffers(program, self.buffer_map, self.pool)
         self._output_grads = {
             o.grad_region: (g, o) for g in program.graphs for o in g.outputs if o.grad_region >= 0
         }
@@ -194,7 +181,7 @@ class Device(DeviceMemory):
                 self._watched,
                 whole=whole,
                 kept=self._kept_plans,
-                meanwhile=self._fill_ahead,
+                meanwhile=lambda found: self.fill_ahead(found.takes, found.overwritten),
             )
         self.counters.note_plan(plan.making)
         return plan
@@ -270,7 +257,7 @@ class Device(DeviceMemory):
             self._prepare(plan)
         for region in plan.checks:
             if buffers[region] is None:
-                self._require((region,))
+                self.require_buffers((region,))
         wide = SETTING() if plan.wide else None
         arrays = plan.take(buffers)
         try:
@@ -290,7 +277,7 @@ class Device(DeviceMemory):
             # An error of this project, such as that another process is gone, says more than what
             # was lost by it.
             if self.find_lost() and not isinstance(error, SambaError):
-                raise self._lost.error(self._lost.all()) from error
+                raise self.lost.error(self.lost.all()) from error
             explained = run_failure(error, plan.kinds)
             if explained is error:
                 raise
@@ -335,7 +322,7 @@ class Device(DeviceMemory):
         Returns:
             Whether there is any.
         """
-        gone = self._lost.find(wait=wait)
+        gone = self.lost.find(wait=wait)
         if gone:
             self._checked.clear()
             for index, argin in enumerate(self.program.argins):
@@ -344,11 +331,7 @@ class Device(DeviceMemory):
             for region in self._branches:
                 if region in gone:
                     self.zero(region)
-        return bool(self._lost.among(gone))
-
-    def is_lost(self, region: int) -> bool:
-        """Whether a region's contents are lost, and were not written again since."""
-        return self.buffer_map.home(region) in self._lost
+        return bool(self.lost.among(gone))
 
     def other_branch(self, *, wait: bool = False) -> OtherBranch | None:
         """The error that :meth:`check_branches` would raise and tell; None if there is none.
@@ -380,8 +363,6 @@ class Device(DeviceMemory):
             OtherBranch: As :meth:`check_branches`.
         """
         self._wait(self.pool.buffers)
-        if self.checks_branches:
-            self.check_branches(wait=True)
 
     def wait_for(self, plan: Plan) -> None:
         """Wait until the last run of a plan is done; others may still be under way.
@@ -391,8 +372,6 @@ class Device(DeviceMemory):
         """
         buffers = self.pool.buffers
         self._wait([buffers[home] for home in plan.writes])
-        if self.checks_branches:
-            self.check_branches(wait=True)
 
     def _wait(self, buffers: Iterable[Any]) -> None:
         try:
@@ -402,6 +381,8 @@ class Device(DeviceMemory):
         except RuntimeError as error:  # a run has failed, which shows only now
             self.raise_if_lost(error)
             raise
+        if self.checks_branches:
+            self.check_branches(wait=True)
 
     def raise_if_lost(self, error: BaseException) -> None:
         """Turn an error of jax into one that says which memory is lost, if any is.
@@ -413,57 +394,13 @@ class Device(DeviceMemory):
             LostMemory: If memory is lost.
         """
         if self.find_lost(wait=True):
-            raise self._lost.error(self._lost.all()) from error
+            raise self.lost.error(self.lost.all()) from error
 
     def _prepare(self, plan: Plan) -> None:
-        """Before a first run: first values where there are any, an error where data is missing."""
-        empty = [home for home in plan.reads if self.pool.buffers[home] is None]
-        if lost := self._lost.among([home for home in empty if home not in plan.overwritten]):
-            raise self._lost.error(lost)
-        filled = self._defined_at_first(empty, plan.overwritten)
-        self._require([home for home in empty if home not in filled])
-        self.fill_buffers(filled)
+        self.fill(plan.reads, plan.overwritten)
         if len(self._checked) >= self.most_plans:
             self._checked.clear()  # they are looked at again
         self._checked[id(plan)] = plan
-
-    def _defined_at_first(self, empty: Iterable[int], overwritten: frozenset[int]) -> set[int]:
-        """Those of some empty buffers that a run may start from without data."""
-        regions = self.program.regions
-        return {
-            home
-            for home in empty
-            if home in overwritten
-            or regions[self.buffer_map.first_region(home)].role in DEFINED_AT_FIRST
-        }
-
-    def _fill_ahead(self, buffers: Signature) -> None:
-        """Give first values to what a plan will read, while its executables are loaded."""
-        empty = [home for home in buffers.takes if self.pool.buffers[home] is None]
-        if not self._lost.among(empty):
-            self.fill_buffers(self._defined_at_first(empty, buffers.overwritten))
-
-    def require(self, regions: Sequence[int]) -> None:
-        """Make sure that regions hold data.
-
-        Raises:
-            NotWritten: If one never did.
-            LostMemory: If one does no more.
-        """
-        self._require([self.buffer_map.home(region) for region in regions])
-
-    def _require(self, homes: Sequence[int]) -> None:
-        missing = [self.buffer_map.first_region(h) for h in homes if self.pool.buffers[h] is None]
-        if lost := self._lost.among(homes):
-            raise self._lost.error(lost)
-        if missing:
-            role = self.program.regions[missing[0]].role
-            names = [
-                self.program.regions[r].name
-                for r in missing
-                if self.program.regions[r].role is role
-            ]
-            raise NotWritten(names=names, role=role.name.lower().replace("_", " "))
 
     # -- memory -------------------------------------------------------------
 
@@ -510,7 +447,7 @@ class Device(DeviceMemory):
                 return np.ones(target.shape, TO_NUMPY[target.dtype])
             if target.role in DEFINED_AT_FIRST:
                 return self.at_first(region)
-            self._require((region,))
+            self.require_buffers((region,))
         return self.copy_out_of(buffer, region)
 
     # -- argins -------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -12,17 +12,23 @@ import numpy as np
 
 from emulator.counters import DeviceCounters
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
+from emulator.errors import NoGradientRegion, NotWritten, RegionMismatch, UnknownName
 from emulator.held_signals import HELD
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
-from emulator.memory.pool import BufferPool, Placement, UnreachablePool
+from emulator.memory.pool import BufferPool, LostBuffers, Placement, UnreachablePool
 from emulator.memory.zeros import Zeros
 from emulator.mesh.chips import Chips, one_chip
 from emulator.start import refuse_in_child
 from emulator.trace_settings import wide_types
 from pef_schema.optimizer_rules import first_values
 from pef_schema.program import Program, Role
+
+DEFINED_AT_FIRST = frozenset(
+    {Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC}
+)
+"""Roles of regions that have values before anything is written: zeros, but for ones at a loss and
+states that start from another number (``StateRule.first``)."""
 
 
 class DeviceMemory:
@@ -37,6 +43,7 @@ class DeviceMemory:
         buffer_map: Which buffer holds which region.
         placement: What each chip has of it.
         pool: The buffers.
+        lost: Those of them whose contents are lost.
         counters: Counts of the device's work.
     """
 
@@ -46,6 +53,7 @@ class DeviceMemory:
         self.buffer_map = BufferMap(program)
         self.placement = Placement(buffer_map=self.buffer_map, chips=chips or one_chip())
         self.pool = BufferPool(self.buffer_map)
+        self.lost = LostBuffers(program, self.buffer_map, self.pool)
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
         for s in program.symbols:
             if s.grad_region >= 0:  # tensors that share a region share its gradient
@@ -191,6 +199,69 @@ class DeviceMemory:
                 self._put_in(home, zeros.view(*forms[home]))
             else:
                 self.reset(home)
+
+    def fill(self, homes: Iterable[int], overwritten: frozenset[int]) -> None:
+        """Before a first run of a plan: give first values to what is empty.
+
+        Args:
+            homes: The buffers that it reads.
+            overwritten: Those whose contents it does not use.
+
+        Raises:
+            NotWritten: If one needs data that nobody has written.
+            LostMemory: If its data are lost.
+        """
+        empty = [home for home in homes if self.pool.buffers[home] is None]
+        self._refuse_lost([home for home in empty if home not in overwritten])
+        filled = self._defined_at_first(empty, overwritten)
+        self.require_buffers([home for home in empty if home not in filled])
+        self.fill_buffers(filled)
+
+    def fill_ahead(self, homes: Iterable[int], overwritten: frozenset[int]) -> None:
+        """:meth:`fill`, where what cannot be filled is left to it, as a plan is still made."""
+        empty = [home for home in homes if self.pool.buffers[home] is None]
+        if not self.lost.among(empty):
+            self.fill_buffers(self._defined_at_first(empty, overwritten))
+
+    def _defined_at_first(self, empty: Iterable[int], overwritten: frozenset[int]) -> set[int]:
+        """Those of some empty buffers that a run may start from without data."""
+        regions = self.program.regions
+        return {
+            home
+            for home in empty
+            if home in overwritten
+            or regions[self.buffer_map.first_region(home)].role in DEFINED_AT_FIRST
+        }
+
+    def is_lost(self, region: int) -> bool:
+        """Whether a region's contents are lost, and were not written again since."""
+        return self.buffer_map.home(region) in self.lost
+
+    def require(self, regions: Sequence[int]) -> None:
+        """Make sure that regions hold data.
+
+        Raises:
+            NotWritten: If one never did.
+            LostMemory: If one does no more.
+        """
+        self.require_buffers([self.buffer_map.home(region) for region in regions])
+
+    def require_buffers(self, homes: Sequence[int]) -> None:
+        """:meth:`require` for buffers."""
+        missing = [self.buffer_map.first_region(h) for h in homes if self.pool.buffers[h] is None]
+        self._refuse_lost(homes)
+        if missing:
+            role = self.program.regions[missing[0]].role
+            names = [
+                self.program.regions[r].name
+                for r in missing
+                if self.program.regions[r].role is role
+            ]
+            raise NotWritten(names=names, role=role.name.lower().replace("_", " "))
+
+    def _refuse_lost(self, homes: Iterable[int]) -> None:
+        if lost := self.lost.among(homes):
+            raise self.lost.error(lost)
 
     def _put_in(self, home: int, array: np.ndarray) -> None:
         self.pool.put(home, self.put(array, self.placement.sharding(home)))

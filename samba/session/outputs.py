@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.device import DEFINED_AT_FIRST, Device
+from emulator.device import Device
+from emulator.device_memory import DEFINED_AT_FIRST
 from emulator.errors import NotWritten
 from emulator.plans.plan import Plan
 from pef_schema.program import Graph, Output, Program, Role
