@@ -125,6 +125,53 @@ class Hyperparameters:
             values[index] = rate if train else 0.0
         return values, DropoutSettings(rates=rates, training=train)
 
+    def present(
+        self,
+        device: Device,
+        groups: Mapping[int, tuple[str, Any]],
+        settings: DropoutSettings,
+    ) -> dict[str, float]:
+        """What holds in the next run, by argin; without seeds, which belong to streams.
+
+        Args:
+            device: The device.
+            groups: What parameter groups have, and where, by argin index.
+            settings: Dropout rates.
+        """
+        values = {
+            index: self.number(where, value, index) for index, (where, value) in groups.items()
+        }
+        values |= settings.rates
+        return {
+            argin.name: values.get(index, device.argin(index))
+            for index, argin in enumerate(self._argins)
+            if index not in self.seeds
+        }
+
+    def put(
+        self, device: Device, values: Mapping[str, float], settings: DropoutSettings
+    ) -> DropoutSettings:
+        """Let other values hold on a device.
+
+        Args:
+            device: The device.
+            values: What :meth:`present` has given.
+            settings: Dropout rates before.
+
+        Returns:
+            Dropout rates from now on.
+        """
+        rates, training = dict(settings.rates), settings.training
+        for index, argin in enumerate(self._argins):
+            if argin.name not in values or index in self.seeds:
+                continue
+            value = self.number("a hyperparameter", values[argin.name], index)
+            if index in rates:
+                rates[index] = value
+                value = value if training else 0.0
+            device.set_argin(index, value)
+        return DropoutSettings(rates=rates, training=training)
+
     def _tell_unknown(self, keys: Sequence[Any]) -> None:
         """Name the keys of a call that no argin has, once each and all in one warning."""
         if not keys or len(self._ignored) >= _MOST_IGNORED:

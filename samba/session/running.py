@@ -137,14 +137,7 @@ class Runner:
 
     def hyperparameters(self) -> dict[str, float]:
         """What holds in the next run, schedulers' changes too, by argin; seeds are of streams."""
-        new, number = self._groups.values().items(), self._hyperparameters.number
-        values = {index: number(where, value, index) for index, (where, value) in new}
-        values, argins = {**values, **self._settings.rates}, enumerate(self._device.program.argins)
-        return {
-            argin.name: values.get(index, self._device.argin(index))
-            for index, argin in argins
-            if index not in self._hyperparameters.seeds
-        }
+        return self._hyperparameters.present(self._device, self._groups.values(), self._settings)
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Let other values hold, and not those that parameter groups have now.
@@ -152,16 +145,7 @@ class Runner:
         Args:
             values: What :meth:`hyperparameters` has given.
         """
-        rates, training = dict(self._settings.rates), self._settings.training
-        for index, argin in enumerate(self._device.program.argins):
-            if argin.name not in values or index in self._hyperparameters.seeds:
-                continue
-            value = self._hyperparameters.number("a hyperparameter", values[argin.name], index)
-            if index in rates:
-                rates[index] = value
-                value = value if training else 0.0
-            self._device.set_argin(index, value)
-        self._settings = DropoutSettings(rates=rates, training=training)
+        self._settings = self._hyperparameters.put(self._device, values, self._settings)
         self._last = NO_CALL
         self._groups.take()
 
@@ -249,7 +233,7 @@ class Runner:
             with timeline.span(Track.HOST, "feed"):
                 inputs = request.input_tensors
                 feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
-            fetches = self._resolve_outputs(request.output_tensors)
+            fetches = resolve_outputs(self._device, request.output_tensors)
             for piece in self._pieces.of(steps):
                 part = piece.request(request)
                 self._change(feed, part, fetches=(), steps=piece.steps, noted=(timeline, piece))
@@ -320,7 +304,7 @@ class Runner:
         self._change(
             feed,
             request,
-            fetches=last.fetches if same_outputs else self._resolve_outputs(outputs),
+            fetches=last.fetches if same_outputs else resolve_outputs(self._device, outputs),
             steps=last.steps if same_sections else self.steps_of(request),
         )
 
@@ -511,6 +495,3 @@ class Runner:
                 self._choices.clear()
             steps = self._choices[key] = choice.steps
         return steps
-
-    def _resolve_outputs(self, outputs: Any) -> Fetches:
-        return resolve_outputs(self._device, outputs)
