@@ -73,7 +73,7 @@ def some_of(names: Sequence[str], most: int | None = 4) -> str:
         'a, b and 1 more'
     """
     more = 0 if most is None else max(0, len(names) - most)
-    return ", ".join(names[:most]) + (f" and {more:,} more" if more else "")
+    return ", ".join(names[:most]) + (f" and {more} more" if more else "")
 
 
 def say(line: str = "", *, file: TextIO | None = None) -> None:

@@ -25,13 +25,8 @@ from samba.tracer.changed_state import TraceState
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.preparing import as_traced
 from samba.tracer.shown_tensors import samba_names
-from samba.tracer.torch_internals import (
-    BackwardCFunction,
-    buffers_of,
-    exporting,
-    parameters_of,
-    tree_flatten,
-)
+from samba.tracer.torch_internals import BackwardCFunction, buffers_of, parameters_of, tree_flatten
+from samba.tracer.torch_patches import exporting
 
 __all__ = ["forward_digest"]
 

@@ -22,7 +22,8 @@ from samba.tracer.errors import GradientError
 from samba.tracer.hooks import WatchedHook
 from samba.tracer.marker_ops import cotangent
 from samba.tracer.names import SOURCE, calling_line
-from samba.tracer.torch_internals import grad_mode_after, tree_leaves, with_gradients_asked
+from samba.tracer.torch_internals import tree_leaves
+from samba.tracer.torch_patches import grad_mode_after, with_gradients_asked
 
 __all__ = ["GradientRecord", "Pending", "functions_behind", "run_backward", "tensors_in"]
 

@@ -26,11 +26,13 @@ from samba.tracer.running_code import described, line_of
 from samba.tracer.torch_internals import (
     BackwardHookFunction,
     accumulation_hooks,
+    gradient_hooks,
+    tree_map,
+)
+from samba.tracer.torch_patches import (
     forget_saved_tensors,
     function_outputs,
-    gradient_hooks,
     replaced,
-    tree_map,
     with_backward_hooks,
     with_call,
     with_functions,

@@ -37,13 +37,11 @@ from samba.tracer.torch_internals import (
     known_containers,
     parameters_of,
     parts_of,
-    quiet_exporter,
-    replaced,
     tree_flatten,
     tree_flatten_with_path,
     tree_unflatten,
-    unchecked_distributions,
 )
+from samba.tracer.torch_patches import quiet_exporter, replaced, unchecked_distributions
 
 __all__ = ["Prepared", "as_traced", "plain_tensors", "prepare", "quiet", "refuse_scripted"]
 

@@ -32,8 +32,8 @@ from samba.tracer.torch_internals import (
     adaptive_log_probs,
     adaptive_result,
     pack_padded_sequence,
-    replaced,
 )
+from samba.tracer.torch_patches import replaced
 
 __all__ = ["rewritten", "static_modules"]
 

@@ -22,7 +22,7 @@ from emulator.plans import composition
 from samba.comparison.report import Comparison, Phase, Status
 from samba.comparison.sides import Tol, judge, statistics, tolerance
 from samba.tracer.custom_gradients import GradientRecorder
-from samba.tracer.torch_internals import function_outputs
+from samba.tracer.torch_patches import function_outputs
 from tests.models.zoo import ZOO
 
 
