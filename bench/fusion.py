@@ -10,6 +10,7 @@ most often; ``python -m bench counts`` compares.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import math
 import re
@@ -22,6 +23,7 @@ from bench.case import Case
 from bench.peers import Prepared, ours
 from emulator.native.library import without_native
 from emulator.plans import plan
+from emulator.plans.hlo_text import Instruction, parsed
 
 LIMIT = 1.25
 """Operations of an executable over those that XLA was given, at most."""
@@ -174,35 +176,13 @@ _COUNTING = frozenset({"iota", "constant"})
 
 _CUTTING = frozenset({"slice", "dynamic-slice"})
 
-_LINE = re.compile(
-    r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*\)|\S+) (?P<opcode>[a-z][\w\-]*)\("
-)
-_HEAD = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*\) -> .*)?\{$")
-_OPERAND = re.compile(r"%?([\w.\-]+)\s*(?:,|$)")
-_CALLEE = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
-_HELD = re.compile(r"(?:body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _IGNORED = re.compile(
     r", (?:metadata|backend_config|frontend_attributes|sharding|operand_precision|origin)="
     r"(?:\{(?:[^{}\"]|\"(?:\\.|[^\"\\])*\"|\{[^{}]*\})*\})"
 )
-_REGION = re.compile(r", (?:to_apply|select|scatter)=%?([\w.\-]+)")
-_COMMENT = re.compile(r"/\*.*?\*/")
+_REGION = re.compile(r", (?:to_apply|select|scatter)=%?[\w.\-]+")
 _SIZES = re.compile(r"\[([\d,]+)\]")
 _LAYOUT = re.compile(r"(?<=\])\{[\d,:TSE()]*\}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    name: str
-    shape: str
-    opcode: str
-    operands: tuple[str, ...]
-    attributes: str
-    root: bool
-    callee: str | None
-    regions: tuple[str, ...]
-    held: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,63 +202,16 @@ class Computed:
     which: str
 
 
-def _operand_text(line: str, start: int) -> tuple[str, str]:
-    """What stands between the parentheses that are open at a place, and what comes after."""
-    depth = 1
-    for place in range(start, len(line)):
-        if line[place] == "(":
-            depth += 1
-        elif line[place] == ")":
-            depth -= 1
-            if not depth:
-                return line[start:place], line[place + 1 :]
-    return line[start:], ""
+@functools.cache
+def _facts(attributes: str) -> str:
+    """Attributes of an instruction without names, layouts and what says where it comes from."""
+    return _REGION.sub("", _LAYOUT.sub("", _IGNORED.sub("", attributes)))
 
 
-def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
-    """Computations by name, and the name of the entry."""
-    computations: dict[str, list[_Operation]] = {}
-    entry, current = "", []
-    for line in _COMMENT.sub("", text).splitlines():
-        head = _HEAD.match(line)
-        if head:
-            current = computations.setdefault(head["name"], [])
-            entry = head["name"] if line.startswith("ENTRY") else entry
-            continue
-        match = _LINE.match(line)
-        if not match:
-            continue
-        inside, after = _operand_text(line, match.end())
-        opcode = match["opcode"]
-        callee = _CALLEE.search(after) if opcode in ("fusion", "call") else None
-        held = tuple(_HELD.findall(after)) if callee is None else ()
-        branches = _BRANCHES.search(after)
-        if branches:
-            held += tuple(_OPERAND.findall(branches[1].replace(" ", "")))
-        if inside == "{...}":  # too large to be printed; each is taken for another one
-            inside = f"{inside} {match['name']}"
-        literal = inside if opcode in ("constant", "parameter") else ""
-        operands = () if literal else tuple(_OPERAND.findall(inside))
-        current.append(
-            _Operation(
-                name=match["name"],
-                shape=_LAYOUT.sub("", match["shape"]),
-                opcode=opcode,
-                operands=operands,
-                attributes=literal + _REGION.sub("", _LAYOUT.sub("", _IGNORED.sub("", after))),
-                root=line.lstrip().startswith("ROOT "),
-                callee=callee[1] if callee else None,
-                regions=tuple(_REGION.findall(after)) if callee is None else (),
-                held=held if opcode in ("while", "conditional") else (),
-            )
-        )
-    return computations, entry
-
-
-def _shares(operations: Sequence[_Operation]) -> dict[str, float]:
+def _shares(operations: Sequence[Instruction]) -> dict[str, float]:
     """What part of each operation's result a kernel needs, where it reads slices of it."""
     sizes = {op.name: _elements(op.shape) for op in operations}
-    wanted = {op.name: float(op.root) for op in operations}
+    wanted = {op.name: float(op.is_root) for op in operations}
     for op in reversed(operations):
         share = wanted[op.name] = min(wanted[op.name], 1.0)
         for operand in op.operands:
@@ -297,7 +230,7 @@ def _elements(shape: str) -> int:
 class _Walk:
     """Numbers the values of a program."""
 
-    computations: Mapping[str, Sequence[_Operation]]
+    computations: Mapping[str, Sequence[Instruction]]
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     operations: int = 0
     times: dict[int, float] = field(default_factory=dict)
@@ -323,17 +256,22 @@ class _Walk:
         for op in self.computations[name]:
             operands = tuple(here[o] for o in op.operands)
             if op.opcode == "parameter":
-                place = int(op.attributes.partition(",")[0])
-                value = arguments[place]
-            elif op.callee is not None:
-                value = self.through(op.callee, operands, is_kernel=op.opcode == "fusion")
+                value = arguments[int(op.literal)]
+            elif op.opcode in ("fusion", "call"):
+                value = self.through(op.calls[0], operands, is_kernel=op.opcode == "fusion")
             elif op.opcode == "copy":
                 value = operands[0]
                 made.update(op.name for o in op.operands if o in made)
             else:
-                self.apart += [h for h in op.held if h not in self.apart]
-                regions = tuple(r.opcode for name in op.regions for r in self.computations[name])
-                value = self.number(op.opcode, op.shape, op.attributes, regions, operands)
+                held = op.calls if op.opcode in ("while", "conditional") else ()
+                self.apart += [h for h in held if h not in self.apart]
+                regions = tuple(
+                    [r.opcode for name in op.calls if not held for r in self.computations[name]]
+                )
+                # What is too large to be printed is taken for another one each time.
+                literal = op.name if op.literal == "{...}" else op.literal
+                facts = literal + _facts(op.attributes)
+                value = self.number(op.opcode, op.shape, facts, regions, operands)
                 if op.opcode in _COUNTING or (
                     op.opcode in _LIGHT | _MOVING
                     and operands
@@ -349,7 +287,7 @@ class _Walk:
                         self.times[value] = self.times.get(value, 0.0) + shares.get(op.name, 1.0)
                     self.texts.setdefault(value, f"{op.opcode} {op.shape}")
             here[op.name] = value
-            if op.root:
+            if op.is_root:
                 result = value
         return result
 
@@ -384,9 +322,12 @@ def computed(text: str) -> Computed:
         >>> found.operations, found.most, found.which
         (3, 2, 'cosine f32[8]')
     """
-    computations, entry = _parsed(text)
+    module = parsed(text)
+    computations = {
+        name: [module.instructions[i] for i in inner] for name, inner in module.computations.items()
+    }
     walk = _Walk(computations)
-    walk.apart.append(entry)
+    walk.apart.append(module.entry)
     for name in walk.apart:  # which grows
         arguments = [walk.number(name, i) for i in range(len(computations[name]))]
         walk.through(name, arguments)

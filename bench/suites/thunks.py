@@ -23,7 +23,8 @@ from bench.measurement import OURS, Results
 from bench.peers.ours import all_steps, loaded
 from bench.suites import Settings
 from emulator.ops.registry import load_ops
-from emulator.plans.kernel_trace import CONTAINERS, Event, KernelTrace, Module, parsed, thunks_of
+from emulator.plans.hlo_text import CONTAINERS, Module, parsed
+from emulator.plans.kernel_trace import Event, KernelTrace, thunks_of
 from pef_schema.program import SectionKind
 
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def step_times(events: Iterable[Event], module: Module) -> Times:
         Medians over the steps. A loop has the time in which nothing of its body runs.
 
     Example:
-        >>> from emulator.plans.kernel_trace import parsed
+        >>> from emulator.plans.hlo_text import parsed
         >>> module = parsed('''ENTRY %main (x: f32[]) -> f32[] {
         ...   %x = f32[] parameter(0)
         ...   %c = f32[] convolution(%x, %x)

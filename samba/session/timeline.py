@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from emulator.plans.kernel_trace import Event, KernelTrace, Module, parsed, thunks_of
+from emulator.plans.hlo_text import Module, parsed
+from emulator.plans.kernel_trace import Event, KernelTrace, thunks_of
 from emulator.plans.steps import StepKey
 from pef_schema.program import Program
 from pef_schema.program_facts import modules_of, owners, section_lines, section_types, weight_lines

@@ -19,7 +19,7 @@ from bench.suites.thunks import (
     step_times,
     thunk_seconds,
 )
-from emulator.plans.kernel_trace import parsed
+from emulator.plans.hlo_text import parsed
 
 TEXT = """\
 HloModule jit_run, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[]}
