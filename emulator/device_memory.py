@@ -285,21 +285,6 @@ class DeviceMemory:
         count = target.nbytes // target.dtype.itemsize
         return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
 
-    def bytes_of_chip(self, chip: int, roles: Collection[Role]) -> int:
-        """Bytes that a chip of this process holds of regions, of those with data.
-
-        Args:
-            chip: Its position among the chips.
-            roles: Roles of the regions.
-        """
-        device = self.placement.chips.devices[chip]
-        held = 0
-        for region, target in enumerate(self.program.regions):
-            array = self.pool.buffers[region]
-            if target.role in roles and isinstance(array, jax.Array):
-                held += sum(s.data.nbytes for s in array.addressable_shards if s.device == device)
-        return held
-
     def put(self, array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
         """Take an array that nobody else will change to the device.
 

@@ -38,7 +38,6 @@ from pef_schema.errors import (
 from pef_schema.fingerprint import (
     Difference,
     first_difference,
-    graph_digest,
     program_digest,
 )
 from pef_schema.limits import LIMITS, Limits
@@ -121,7 +120,6 @@ __all__ = [
     "decode",
     "encode",
     "first_difference",
-    "graph_digest",
     "program_digest",
     "read_info",
     "read_pef",

@@ -121,21 +121,6 @@ def _sources(graph: Graph) -> list[int]:
     return [index for index in seen if index not in made]
 
 
-def graph_digest(graph: Graph) -> str:
-    """Return a digest that two graphs share exactly if :func:`first_difference` finds none.
-
-    Args:
-        graph: The graph.
-
-    Returns:
-        SHA-256 in hexadecimal.
-    """
-    state = hashlib.sha256()
-    for place, text, _, _ in _lines(graph):
-        state.update(f"{place}\0{text}\n".encode())
-    return state.hexdigest()
-
-
 def program_digest(program: Program) -> str:
     """Say which program it is: all that a PEF holds of it, names and source lines, too.
 

@@ -125,21 +125,19 @@ def owners(program: Program) -> ByRegion:
     return {region: tuple(modules) for region, modules in found.items()}
 
 
-def modules_of(
-    program: Program, section: Section, owned: ByRegion | None = None
-) -> tuple[str, ...]:
+def modules_of(program: Program, section: Section, owned: ByRegion) -> tuple[str, ...]:
     """Module paths of a section, none of them twice.
 
     Args:
         program: The program.
         section: One of its sections.
-        owned: What :func:`owners` says of the program, for whoever asks of many sections.
+        owned: What :func:`owners` says of the program.
 
     Returns:
         Of FWD and BCKWD sections the modules of their nodes, in the order of the first of each; of
         all others those that the weights belong to whose gradients or values they write.
     """
-    return _of_nodes_or_weights(program, section, lambda node: node.module, owned, owners)
+    return _of_nodes_or_weights(program, section, lambda node: node.module, owned)
 
 
 def weight_lines(program: Program) -> ByRegion:
@@ -158,22 +156,20 @@ def weight_lines(program: Program) -> ByRegion:
     return {region: tuple(line for line in lines if line) for region, lines in found.items()}
 
 
-def section_lines(
-    program: Program, section: Section, weights: ByRegion | None = None
-) -> tuple[str, ...]:
+def section_lines(program: Program, section: Section, weights: ByRegion) -> tuple[str, ...]:
     """Lines of the user's code that a section belongs to, as ``file:line``, none of them twice.
 
     Args:
         program: The program.
         section: One of its sections.
-        weights: What :func:`weight_lines` says of the program, for whoever asks of many sections.
+        weights: What :func:`weight_lines` says of the program.
 
     Returns:
         Of FWD and BCKWD sections the lines of their nodes; of all others, whose own line is none,
         those that read the weights whose gradients or values they write. Those of installed
         packages come last.
     """
-    found = _of_nodes_or_weights(program, section, lambda node: node.source, weights, weight_lines)
+    found = _of_nodes_or_weights(program, section, lambda node: node.source, weights)
     return tuple(sorted(found, key=is_installed))
 
 
@@ -194,8 +190,7 @@ def _of_nodes_or_weights(
     program: Program,
     section: Section,
     of_node: Callable[[Node], str],
-    by_region: ByRegion | None,
-    make: Callable[[Program], ByRegion],
+    by_region: ByRegion,
 ) -> tuple[str, ...]:
     """Texts of the nodes of a section; of steps without nodes, those of the regions it is about."""
     found: dict[str, None] = {}
@@ -203,7 +198,6 @@ def _of_nodes_or_weights(
         for i in step.nodes:
             found[of_node(program.graphs[step.graph].nodes[i])] = None
         if not step.nodes:
-            by_region = make(program) if by_region is None else by_region
             for region in _touched(program, step):
                 found.update(dict.fromkeys(by_region.get(region, ())))
     found.pop("", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -127,18 +127,13 @@ def readers_of_storages(graph: Graph) -> Counter[int]:
     )
 
 
-def ancestors(nodes: Iterable[Node], but: Collection[Node] = ()) -> set[Node]:
-    """Nodes, and all that they are computed from.
-
-    Args:
-        nodes: The nodes.
-        but: Nodes that are left out, with what only they are computed from.
-    """
+def ancestors(nodes: Iterable[Node]) -> set[Node]:
+    """Nodes, and all that they are computed from."""
     seen: set[Node] = set()
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        if node not in seen and node not in but:
+        if node not in seen:
             seen.add(node)
             pending += node.all_input_nodes
     return seen

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pef_schema import DType, Graph, Node, Ref, Value, first_difference, graph_digest
+from pef_schema import DType, Graph, Node, Ref, Value, first_difference
 from pef_schema.fingerprint import renamed
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import training
@@ -64,7 +64,6 @@ _SAME = {
 @pytest.mark.parametrize("name", _SAME)
 def test_same(name: str) -> None:
     assert first_difference(_graph(), _SAME[name]) is None
-    assert graph_digest(_graph()) == graph_digest(_SAME[name])
 
 
 def test_a_result_that_nothing_reads_may_be_dropped() -> None:
@@ -136,7 +135,6 @@ def test_different(name: str) -> None:
     assert difference.place == place
     assert ours in difference.compiled
     assert theirs in difference.traced
-    assert graph_digest(_graph()) != graph_digest(traced)
     back = first_difference(traced, _graph())
     assert back is not None
     assert (back.place, back.compiled, back.traced) == (

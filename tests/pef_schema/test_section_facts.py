@@ -18,6 +18,7 @@ from pef_schema.program_facts import (
     section_lines,
     section_ops,
     section_types,
+    weight_lines,
 )
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import custom, inference, training
@@ -31,7 +32,7 @@ def test_facts_of_each_section() -> None:
             section_ops(program, section),
             section_bytes(program, section),
             operations_text(operations_of(program, section)),
-            modules_of(program, section),
+            modules_of(program, section, owners(program)),
         )
         for section in program.sections
     ]
@@ -41,24 +42,27 @@ def test_facts_of_each_section() -> None:
         ("GRADNORM", 1, 48 + 4, "sgd", ("net__fc",)),
         ("OPT", 1, 48 + 48 + 48 + 8, "sgd", ("net__fc",)),
     ]
-    assert section_lines(program, program.sections[0]) == ("model.py:12",)
+    assert section_lines(program, program.sections[0], weight_lines(program)) == ("model.py:12",)
     # Norms of gradients and updates have the lines that read the weight.
-    assert section_lines(program, program.sections[2]) == ("model.py:12",)
-    assert section_lines(program, program.sections[3]) == ("model.py:12",)
+    assert section_lines(program, program.sections[2], weight_lines(program)) == ("model.py:12",)
+    assert section_lines(program, program.sections[3], weight_lines(program)) == ("model.py:12",)
 
 
 def test_lines_of_installed_packages_come_last() -> None:
     installed = "/v/lib/python3.12/site-packages/hub/net.py:3"
     program = edit(training(), "graphs.0.nodes.0", source=installed)
     program = edit(program, "graphs.0.nodes.1", source="model.py:12")
-    assert section_lines(program, program.sections[0]) == ("model.py:12", installed)
+    assert section_lines(program, program.sections[0], weight_lines(program)) == (
+        "model.py:12",
+        installed,
+    )
 
 
 @pytest.mark.parametrize("kind", [SectionKind.ZEROGRAD, SectionKind.REDUCE])
 def test_modules_of_what_has_neither_nodes_nor_optimizers(kind: SectionKind) -> None:
     step = Step(kind=kind, reads=(2,) if kind is SectionKind.REDUCE else (), writes=(2,))
     program = edit(training(), "sections.2", name="sum", steps=(step,))
-    assert modules_of(program, program.sections[2]) == ("net__fc",)
+    assert modules_of(program, program.sections[2], owners(program)) == ("net__fc",)
     counted = (("gradient", 1),) if kind is SectionKind.REDUCE else ()
     assert operations_of(program, program.sections[2]) == counted
 
@@ -68,16 +72,18 @@ def test_several_tensors_in_one_region() -> None:
     more = Symbol(name="net__head__weight", region=1, grad_region=2)
     shared = dataclasses.replace(program, symbols=(*program.symbols, more))
     assert owners(shared) == {1: ("net__fc", "net__head"), 2: ("net__fc", "net__head")}
-    assert modules_of(shared, shared.sections[3]) == ("net__fc", "net__head")
+    assert modules_of(shared, shared.sections[3], owners(shared)) == ("net__fc", "net__head")
 
 
 @pytest.mark.parametrize("program", [inference(), custom()])
 def test_modules_without_names_are_left_out(program: Program) -> None:
-    assert [modules_of(program, s) for s in program.sections] == [
+    assert [modules_of(program, s, owners(program)) for s in program.sections] == [
         (program.graphs[0].nodes[-1].module,)
     ] * len(program.sections)
     bare = edit(program, f"graphs.0.nodes.{len(program.graphs[0].nodes) - 1}", module="")
-    assert [modules_of(bare, s) for s in bare.sections] == [()] * len(program.sections)
+    assert [modules_of(bare, s, owners(bare)) for s in bare.sections] == [()] * len(
+        program.sections
+    )
 
 
 def chain() -> Program:

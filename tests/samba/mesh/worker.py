@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,20 @@ def train(name: str, folder: Path, chips: int, split: str, level: str = "o3") ->
     return {
         "losses": losses,
         "weights": [float(p.detach().double().abs().sum()) for p in model.parameters()],
-        "bytes": [device.bytes_of_chip(chip, kept) for chip in range(chips)],
+        "bytes": [_bytes_of_chip(device, chip, kept) for chip in range(chips)],
         "kept": sum(r.nbytes for r in device.program.regions if r.role in kept),
     }
+
+
+def _bytes_of_chip(device: Any, chip: int, roles: Collection[Role]) -> int:
+    """Bytes that a chip of this process holds of regions of some roles, of those with data."""
+    wanted = device.placement.chips.devices[chip]
+    held = 0
+    for region, target in enumerate(device.program.regions):
+        array = device.pool.buffers[region]
+        if target.role in roles and hasattr(array, "addressable_shards"):
+            held += sum(s.data.nbytes for s in array.addressable_shards if s.device == wanted)
+    return held
 
 
 def _step(inputs: Sequence[Any], model: Any, *, by_section: bool) -> float:
