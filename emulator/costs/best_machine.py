@@ -16,8 +16,6 @@ from emulator.costs.roofline import Machine
 from emulator.kept_files import kept_files
 from pef_schema.program import DType
 
-__all__ = ["Measured", "best_machine", "better_of", "own_processors", "share_of_others"]
-
 _LIMIT = 1 << 20
 """Most bytes of machines that are kept."""
 _BUSY = 0.1

@@ -17,8 +17,6 @@ from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value
 from pef_schema.program_facts import plain_name
 
-__all__ = ["Buffer", "Trace", "Work", "buffer_of", "trace"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:

@@ -28,8 +28,6 @@ from pef_schema.program_facts import (
     weight_lines,
 )
 
-__all__ = ["FORMAT", "VERSION", "compiled_stats", "describe"]
-
 FORMAT, VERSION = "samba.inspect", 2
 
 

@@ -29,8 +29,6 @@ from emulator.errors import DeviceError
 from pef_schema.errors import quoted
 from pef_schema.program import DType
 
-__all__ = ["BadMachineFile", "machine_toml", "parsed_machine", "read_machine"]
-
 _MOST = 1 << 20
 """Bytes of a file that is still read."""
 _GIGA, _MEGA = 1e9, 1e6

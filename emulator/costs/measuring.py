@@ -30,8 +30,6 @@ from emulator.processor import processor
 from emulator.start import first_device
 from pef_schema.program import DType
 
-__all__ = ["measured_machine"]
-
 _JAX, _JNP = cast("Any", jax), cast("Any", jnp)
 """jax types what is used here in part."""
 _FORMS = ("mk,kn->mn", "mk,nk->mn")

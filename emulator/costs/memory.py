@@ -15,8 +15,6 @@ from emulator.costs.touched import Touched, touched
 from emulator.op_facts.facts import Fusing
 from pef_schema.program import Program, Role, Step
 
-__all__ = ["Lifetime", "MemoryNeed", "Moment", "lifetimes", "memory_need", "schedule_steps"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetime:

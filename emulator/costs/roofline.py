@@ -19,8 +19,6 @@ from emulator.errors import DeviceError
 from emulator.op_facts.flops import Flops
 from pef_schema.program import DType
 
-__all__ = ["Binding", "Bound", "Cache", "Cost", "Machine", "NoRate", "bound"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:

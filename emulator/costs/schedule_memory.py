@@ -11,17 +11,6 @@ from emulator.costs.memory import MemoryNeed, Moment, memory_need, schedule_step
 from pef_schema.program import Program, Role
 from pef_schema.program_facts import owners, plain_name, section_types
 
-__all__ = [
-    "FORMAT",
-    "VERSION",
-    "Call",
-    "Places",
-    "ScheduleMemory",
-    "as_dict",
-    "graph_as_dict",
-    "schedule_memory",
-]
-
 FORMAT, VERSION = "samba.memory", 1
 
 _OF_WEIGHTS = frozenset({Role.WEIGHT, Role.GRADIENT, Role.BUFFER})

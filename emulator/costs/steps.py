@@ -35,8 +35,6 @@ from pef_schema.program import (
     Step,
 )
 
-__all__ = ["Costs", "gradient_cost", "node_cost", "schedule_cost", "section_cost"]
-
 _CHOOSES_ROWS_NAMES = """
 aten.embedding.default aten.embedding_bag.default aten.embedding_bag.padding_idx
 aten._embedding_bag.default aten.index_select.default aten.gather.default

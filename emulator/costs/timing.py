@@ -16,8 +16,6 @@ import numpy as np
 from emulator.costs.best_machine import own_processors
 from emulator.costs.roofline import Cache
 
-__all__ = ["COPIED", "SHAPES", "jax_product_rate", "memory_rates", "processors", "shortest"]
-
 SHAPES: tuple[tuple[int, int, int], ...] = (
     (1024, 1024, 1024),
     (256, 1024, 1024),

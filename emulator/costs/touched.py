@@ -11,18 +11,6 @@ from emulator.op_facts.flops import Flops
 from pef_schema.optimizer_rules import OPTIMIZER_RULES, idle_states
 from pef_schema.program import Optimizer, Program, Role, SectionKind, Step
 
-__all__ = [
-    "Readers",
-    "Touched",
-    "inside",
-    "keeps_no_momentum",
-    "readers_of",
-    "resting_optimizers",
-    "touched",
-    "unused",
-    "update_flops",
-]
-
 _OPTIONS: Mapping[str, int] = MappingProxyType(
     {"amsgrad": 1, "centered": 5, "decoupled_weight_decay": -1, "maximize": 1}
 )

@@ -13,8 +13,6 @@ import numpy as np
 
 from emulator.native.library import native_library
 
-__all__ = ["ConvolutionCall", "ConvolutionPart", "call_convolution", "has_convolution"]
-
 _TARGET = "emulator_convolution"
 
 

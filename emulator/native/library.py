@@ -23,18 +23,6 @@ import numpy as np
 
 from emulator.processor import processor
 
-__all__ = [
-    "CALLS",
-    "NATIVE_VARIABLE",
-    "Library",
-    "leave_native_out",
-    "native_library",
-    "native_version",
-    "shares_of",
-    "threads",
-    "without_native",
-]
-
 NATIVE_VARIABLE = "EMULATOR_NATIVE"
 """``0`` in the environment leaves the native kernels out."""
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from emulator.native.library import native_library
 
-__all__ = ["ProductCall", "call_product", "has_product"]
-
 _TARGET = "emulator_product"
 
 

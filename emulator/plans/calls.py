@@ -24,18 +24,6 @@ from emulator.trace_settings import wide_types
 from pef_schema.printable import some_of
 from pef_schema.program import Program
 
-__all__ = [
-    "SLOW",
-    "Poller",
-    "Result",
-    "SlowCalls",
-    "direct_call",
-    "ended_call",
-    "joint_call",
-    "operation_of",
-    "taker",
-]
-
 
 class SlowCalls:
     """The calls that jax makes through Python code.

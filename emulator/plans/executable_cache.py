@@ -32,17 +32,6 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from emulator.native.library import CALLS, native_library
 
-__all__ = [
-    "ArrayForm",
-    "Executable",
-    "KeptExecutable",
-    "are_kept",
-    "compiled_or_kept",
-    "digest_of",
-    "load_kept",
-    "surroundings",
-]
-
 _LOG = logging.getLogger(__name__)
 
 _LIMIT = 1 << 30

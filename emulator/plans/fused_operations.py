@@ -11,8 +11,6 @@ from typing import Any
 
 from emulator.plans.traced import functions_in
 
-__all__ = ["Fusing", "fusing_of", "is_joining", "is_partial", "is_turning", "may_turn", "weight_of"]
-
 _HEAVY, _MIDDLE, _LIGHT = 16, 3, 1
 """Weights of an exponential, of a division or a choice between places, and of an addition."""
 

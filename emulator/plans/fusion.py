@@ -27,8 +27,6 @@ from emulator.plans.fused_operations import (
 from emulator.plans.shared_kernels import with_shared_kernels
 from emulator.plans.traced import FlatPlan, Forms, bytes_of, flattened, variables
 
-__all__ = ["jitted_as_planned", "made_in_memory", "planned", "shape_of", "trace_planned"]
-
 _MOST_WEIGHT = 8
 """Additions up to which two kernels may each make a value: they read it no faster."""
 

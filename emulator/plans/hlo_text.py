@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["CONTAINERS", "Instruction", "Module", "parsed"]
-
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) (?:\(.*\) -> .*)?\{$")
 _INSTRUCTION = re.compile(r"\s*(ROOT )?%?([\w.\-]+) = (\([^=]*\)|\S+) ([a-z][\w\-]*)\(")
 _CALLED = re.compile(

@@ -37,8 +37,6 @@ from emulator.plans.xla_options import xla_options
 from pef_schema import program_digest
 from pef_schema.program import Program
 
-__all__ = ["KeptPlan", "KeptPlans"]
-
 _LOG = logging.getLogger(__name__)
 
 _LIMIT = 1 << 26

@@ -15,8 +15,6 @@ from typing import Any
 from emulator.errors import DeviceError
 from emulator.handler_errors import raise_error_of_handler
 
-__all__ = ["END", "Event", "KernelTrace", "ProfilerInUse", "thunks_of"]
-
 END = "end: "
 """How the name of a thunk's second event begins."""
 _MARK = "samba kernel trace"

@@ -10,8 +10,6 @@ from typing import Any
 import emulator
 import pef_schema
 
-__all__ = ["FILES", "is_as_imported"]
-
 _PACKAGES = ("emulator", "pef_schema")
 
 

@@ -19,8 +19,6 @@ from emulator.plans.steps import StepKey, failures_of_plan
 from emulator.plans.traced import check_traced_sizes
 from pef_schema.program import Program
 
-__all__ = ["NotPortable", "PortablePlan", "portable_plan"]
-
 
 class NotPortable(DeviceError):
     """A plan has parts for which jax promises no other version or machine anything.

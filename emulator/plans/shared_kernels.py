@@ -20,8 +20,6 @@ from emulator.kernels.unfused import in_memory
 from emulator.plans.fused_operations import Fusing, fusing_of, is_joining
 from emulator.plans.traced import FlatPlan, Forms, variables
 
-__all__ = ["LEAST_SHARING", "Shared", "with_shared_kernels"]
-
 LEAST_SHARING = 24
 """Fewer operations keep their numbers: a kernel of a microsecond makes each of them in every run.
 The limit is above ``emulator.kernels.slices.GROUP``: a sum is made of so many slices."""

@@ -11,16 +11,6 @@ from emulator.lowering.failures import reason_of
 from pef_schema.errors import SambaError
 from pef_schema.program import OutputGrad, Program, SectionKind
 
-__all__ = [
-    "all_steps",
-    "check_seeds",
-    "failures_of_plan",
-    "find_kind",
-    "run_failure",
-    "section_kind",
-    "steps_of_kinds",
-]
-
 StepKey = tuple[tuple[int, int], ...]
 """``(section, step of the section)`` pairs in the order to run."""
 

@@ -18,21 +18,6 @@ from jax.sharding import Sharding
 
 from pef_schema.limits import LIMITS
 
-__all__ = [
-    "FlatPlan",
-    "Forms",
-    "OversizedResult",
-    "bytes_of",
-    "check_traced_sizes",
-    "compiled_operations",
-    "flattened",
-    "functions_in",
-    "is_source",
-    "is_view",
-    "seconds_of",
-    "variables",
-]
-
 
 class OversizedResult(ValueError):
     """An operation of jax makes something of an impossible size.

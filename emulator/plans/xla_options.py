@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["xla_options"]
-
 _OTHER: Mapping[str, bool] = MappingProxyType(
     {
         # By default XLA:GPU leaves out a rounding to 16 bits that a fusion widens again, so that a

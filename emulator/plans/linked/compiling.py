@@ -16,8 +16,6 @@ from emulator.plans.fusion import shape_of, trace_planned
 from emulator.plans.linked.parts import Part, Parts
 from emulator.plans.traced import bytes_of, variables
 
-__all__ = ["Chain", "Compile", "Link", "Linked", "link", "linked_call"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:

@@ -13,19 +13,6 @@ import numpy as np
 
 from emulator.plans.traced import bytes_of, compiled_operations, seconds_of, variables
 
-__all__ = [
-    "LEAST_SECONDS",
-    "LEAST_SPARED",
-    "Layers",
-    "Piece",
-    "Run",
-    "Uses",
-    "in_two",
-    "layers_of",
-    "pieces_of",
-    "runs_of",
-]
-
 
 class Uses:
     """Which operations make and read the values of a plan.

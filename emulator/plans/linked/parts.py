@@ -25,8 +25,6 @@ from emulator.plans.traced import (
     variables,
 )
 
-__all__ = ["Part", "Parts", "in_layers", "parts_of"]
-
 _SMALL = 16
 """How many times smaller than what it reads a result is that is made as soon as it can be."""
 
