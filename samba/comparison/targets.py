@@ -24,8 +24,6 @@ from samba.session import SambaSession
 from samba.session.settings import CompileSettings, compile_settings
 from samba.support.layout import bytes_text, created_line
 
-__all__ = ["compare_target"]
-
 _TROUBLE = 2
 
 

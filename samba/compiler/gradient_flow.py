@@ -20,15 +20,6 @@ from samba.tracer.errors import StateGradient
 from samba.tracer.names import Namer
 from samba.tracer.traced import Traced
 
-__all__ = [
-    "NoDerivative",
-    "gradient_values",
-    "overwritten_sources",
-    "refuse_state_gradients",
-    "refuse_underivable",
-    "with_kept_state",
-]
-
 
 def gradient_values(
     traced: Traced, ops: Mapping[str, OpFacts], outputs: Sequence[int]

@@ -18,8 +18,6 @@ from emulator.op_facts.table import facts_of, signature_of
 from pef_schema.program import Graph, Node, Ref, refs_of
 from samba.tracer.reference import run_node
 
-__all__ = ["MovedElements", "moved_elements"]
-
 _MOST = 1 << 26
 """Elements that are numbered at most; a larger source is taken for computed."""
 

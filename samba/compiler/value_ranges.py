@@ -14,8 +14,6 @@ from typing import Any
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Arg, DType, Graph, Node, Ref
 
-__all__ = ["Range", "value_ranges"]
-
 Range = tuple[float, float]
 """The least and the largest number; infinite where there is no bound."""
 

@@ -27,8 +27,6 @@ from samba.tracer.reference import run_node
 from samba.tracer.traced import FROM_DTYPE
 from samba.utils.checkpoint import read_checkpoint
 
-__all__ = ["NoOnnx", "load_weights", "onnx_bytes"]
-
 _LARGEST = 2**31 - 1
 """Bytes that one ONNX file can have: its format counts them so."""
 

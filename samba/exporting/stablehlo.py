@@ -12,8 +12,6 @@ from emulator.plans.steps import StepKey
 from pef_schema.printable import one_line
 from pef_schema.program import Program
 
-__all__ = ["Place", "Stablehlo", "section_steps", "stablehlo"]
-
 _PLATFORM = "cpu"
 
 

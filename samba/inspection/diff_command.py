@@ -15,8 +15,6 @@ from samba.inspection.program_pairs import Change
 from samba.inspection.running import DONE, FAILED, WRONG_USAGE, folded_json, run_command
 from samba.support.layout import paragraph, some, terminal_width
 
-__all__ = ["FORMAT", "VERSION", "run"]
-
 FORMAT, VERSION = "samba.diff", 1
 
 _MOST = 20

@@ -19,8 +19,6 @@ from samba.inspection.program_pairs import (
     some_names,
 )
 
-__all__ = ["LEVELS", "differences"]
-
 
 def differences(a: Program, b: Program) -> dict[str, tuple[Change, ...]]:
     """Compare two programs in everything that a PEF says.

@@ -33,22 +33,6 @@ from samba.inspection.running import (
 from samba.support import layout
 from samba.support.layout import count_text, paragraph, table, terminal_width
 
-__all__ = [
-    "HEAD",
-    "SORTS",
-    "Estimate",
-    "Row",
-    "amount_text",
-    "as_dict",
-    "estimate",
-    "multiplied_types",
-    "ratio_text",
-    "run",
-    "seconds_text",
-    "sorted_rows",
-    "table_cells",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

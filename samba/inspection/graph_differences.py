@@ -9,8 +9,6 @@ from pef_schema import Arg, DType, Gradient, Graph, Node, Ref, Value
 from pef_schema.program_facts import plain_name
 from samba.inspection.program_pairs import Both, Change, by_name, fields, order, renamed, some_names
 
-__all__ = ["graph_changes", "home_changes", "line_changes"]
-
 
 def graph_changes(both: Both) -> Iterator[Change]:
     """Nodes, tensors, inputs, outputs and updates of graphs that both programs have."""

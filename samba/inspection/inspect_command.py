@@ -17,8 +17,6 @@ from samba.compiler.forms.listing import (
 from samba.inspection.running import chosen_graph, folded_json, run_command, write_text
 from samba.support.layout import terminal_width
 
-__all__ = ["run"]
-
 _EPILOG = (
     "Exit codes: 0 done, 1 the output cannot be written, 2 wrong usage (also a graph that "
     "is not there), 3 the file is missing or bad. Neither torch nor jax is loaded."

@@ -16,8 +16,6 @@ from samba.compiler.forms.memory_text import along_the_calls, at_the_peak, in_al
 from samba.inspection.running import DONE, chosen_graph, folded_json, run_command, write_text
 from samba.support.layout import paragraph, terminal_width
 
-__all__ = ["run"]
-
 _ALIVE = 12
 """Rows of what is alive at the peak."""
 

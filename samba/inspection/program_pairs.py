@@ -19,19 +19,6 @@ from dataclasses import dataclass, field
 from pef_schema import Graph, Program, Step
 from pef_schema.printable import some_of
 
-__all__ = [
-    "Both",
-    "Change",
-    "Pairs",
-    "by_name",
-    "fields",
-    "matched",
-    "order",
-    "pair",
-    "renamed",
-    "some_names",
-]
-
 _LISTED = 6
 """Names that one line tells."""
 _LONGEST = 160

@@ -25,23 +25,6 @@ from pef_schema.errors import quoted
 from pef_schema.printable import json_text, printable, say, say_text, some_of
 from samba.support.layout import bytes_text, created_line
 
-__all__ = [
-    "BAD_FILE",
-    "DONE",
-    "FAILED",
-    "WRONG_USAGE",
-    "OutputOverInput",
-    "UnknownGraph",
-    "UnknownPart",
-    "UnknownSection",
-    "WrongUsage",
-    "chosen_graph",
-    "folded_json",
-    "run_command",
-    "write_output",
-    "write_text",
-]
-
 DONE, FAILED, WRONG_USAGE, BAD_FILE = 0, 1, 2, 3
 _INTERRUPTED = 128 + signal.SIGINT
 _NO_READER = 128 + signal.SIGPIPE

@@ -18,16 +18,6 @@ from pathlib import Path
 
 from emulator.handler_errors import raise_error_of_handler
 
-__all__ = [
-    "file_digest",
-    "has_script",
-    "installed",
-    "is_users_file",
-    "own_version",
-    "source_files",
-    "sources",
-]
-
 _OWN = ("samba", "emulator", "pef_schema", "sambaflow")
 """Packages of this project."""
 

@@ -28,8 +28,6 @@ from samba.tracer.shown_tensors import samba_names
 from samba.tracer.torch_internals import BackwardCFunction, buffers_of, parameters_of, tree_flatten
 from samba.tracer.torch_patches import exporting
 
-__all__ = ["forward_digest"]
-
 
 def forward_digest(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> str:
     """Call ``forward`` on tensors without values, and digest all that it calls of torch.

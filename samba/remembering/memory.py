@@ -21,8 +21,6 @@ from samba.support.deviations import hearing, tell
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.traced import Traced
 
-__all__ = ["TRACE_VARIABLE", "TraceMemory", "open_memory", "remembers_traces"]
-
 _LOG = logging.getLogger(__name__)
 
 TRACE_VARIABLE = "SAMBA_TRACE"

@@ -15,8 +15,6 @@ from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
 from samba.tracer.traced import Source, Traced, TracedOutput
 
-__all__ = ["Record", "record_of", "trace_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:

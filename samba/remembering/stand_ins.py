@@ -30,8 +30,6 @@ from samba.tracer.torch_internals import (
     tree_leaves,
 )
 
-__all__ = ["CallLog", "Incomparable", "StandIn", "digest_of", "memory_of"]
-
 _MOST_BYTES = 1 << 28
 """Bytes of constants that are read; more take longer than a trace."""
 

@@ -16,8 +16,6 @@ from samba.support.tracing import told_tables
 from samba.tracer.changed_state import Generators
 from samba.tracer.torch_internals import global_hooks
 
-__all__ = ["unchanged_surroundings"]
-
 _CPU = torch.device("cpu")
 
 

@@ -24,8 +24,6 @@ from samba.tracer.torch_internals import (
 )
 from samba.tracer.trace_cache import torch_settings
 
-__all__ = ["trace_key"]
-
 
 def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> str:
     """A digest of what the trace of a model depends on.

@@ -34,8 +34,6 @@ from samba.inspection.estimate import (
 from samba.reporting.plots import HEIGHT, WIDTH, Spot, memory_plot, roofline_plot
 from samba.support.layout import bytes_text, count_text, some
 
-__all__ = ["Times", "is_place", "page", "summary"]
-
 _STYLE = Path(__file__).with_name("style.css")
 _TEMPLATE = Path(__file__).with_name("page.html")
 _NUMBERS = frozenset({"id", "time", "share", "at least", "operations", "bytes", "FLOP/B"})

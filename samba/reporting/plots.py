@@ -11,18 +11,6 @@ from typing import Any
 from samba.inspection.estimate import amount_text
 from samba.support.layout import bytes_text, some
 
-__all__ = [
-    "HEIGHT",
-    "WIDTH",
-    "Area",
-    "CallMark",
-    "Mark",
-    "Plot",
-    "Spot",
-    "memory_plot",
-    "roofline_plot",
-]
-
 WIDTH, HEIGHT = 1000.0, 260.0
 """Of the drawing in its own units, which stretch: words are beside it, and stay as they are."""
 _LABELS = 8

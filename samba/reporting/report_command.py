@@ -19,8 +19,6 @@ from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, 
 from samba.reporting.page import Times, page
 from samba.support.strict_json import NotJson, parse_json
 
-__all__ = ["BadTimes", "run", "section_seconds"]
-
 _LARGEST = 1 << 28
 """Bytes of a file of times."""
 _TRACK = "sections"

@@ -30,20 +30,6 @@ from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
 from samba.tracer.traced import Traced
 
-__all__ = [
-    "AutocastMismatch",
-    "GraphMismatch",
-    "MissingOptimizer",
-    "NamesMismatch",
-    "OptimizerMismatch",
-    "changed_constants",
-    "check_optimizers",
-    "narrow_losses",
-    "refuse_other_graph",
-    "tell_rates",
-    "without_gradient_arguments",
-]
-
 
 class GraphMismatch(SambaError):
     """The model traces to another graph than the PEF was compiled from.

@@ -43,8 +43,6 @@ from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
 from samba.tracer.traced import Traced
 
-__all__ = ["Evaluator"]
-
 _SHARED = frozenset({Role.WEIGHT, Role.BUFFER})
 """Roles of regions that a program for evaluation takes from the loaded one."""
 

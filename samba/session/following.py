@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from emulator.device import Device  # loads jax, which a session without a program needs not
     from emulator.plans.steps import StepKey
 
-__all__ = ["Follower", "Following"]
-
 _TOLD = frozenset({ArginKind.LR, ArginKind.MOMENTUM, ArginKind.WEIGHT_DECAY})
 """Kinds of hyperparameters that a row has."""
 _MOST_FACTS = 64

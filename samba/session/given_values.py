@@ -10,8 +10,6 @@ from pef_schema.program import Region
 from samba.support.deviations import Deviations
 from samba.tracer.traced import FROM_DTYPE
 
-__all__ = ["cast_input", "dtype_name", "fitting"]
-
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 """Types of which torch has no smallest and largest number."""
 

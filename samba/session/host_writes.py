@@ -23,8 +23,6 @@ from samba.session.watching import Call, Watcher
 from samba.support.deviations import Deviations
 from samba.tensor.host_use import HostUse, twinned
 
-__all__ = ["HostWrites"]
-
 _watching: weakref.WeakSet[HostWrites] = weakref.WeakSet()
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 """Modules and optimizers that say when a state is loaded into them."""

@@ -23,8 +23,6 @@ from samba.support.deviations import Deviations
 if TYPE_CHECKING:
     from emulator.device import Device
 
-__all__ = ["random_state", "set_random_state"]
-
 GROUP_KEYS = {
     "lr": ArginKind.LR,
     "momentum": ArginKind.MOMENTUM,

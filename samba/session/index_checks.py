@@ -24,15 +24,6 @@ from samba.compiler.moved_elements import moved_elements
 from samba.compiler.value_ranges import Range, value_ranges
 from samba.support.deviations import tell
 
-__all__ = [
-    "FedIndices",
-    "IndexChecks",
-    "checks_by_region",
-    "find_index_checks",
-    "warn_of_computed",
-    "written_regions",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedIndices:

@@ -14,8 +14,6 @@ from samba.distributed.replicas import Replicas
 from samba.session.hyperparams import random_state, set_random_state
 from samba.session.turns import Turns
 
-__all__ = ["Joins", "joining"]
-
 
 class Joins(Protocol):
     """A loaded program, as far as it trains with others."""

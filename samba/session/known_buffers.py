@@ -12,8 +12,6 @@ from samba.session.check_pef import GraphMismatch
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.traced import Traced
 
-__all__ = ["KnownBuffers", "refuse_changed_elsewhere"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:

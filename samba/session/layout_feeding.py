@@ -24,8 +24,6 @@ from samba.tracer.inputs import Layout, NamedInput, TraceInputs, ViewCheck
 from samba.tracer.layouts import with_layouts
 from samba.tracer.traced import Traced
 
-__all__ = ["feeder_of", "with_layouts_and_views"]
-
 
 def with_layouts_and_views(
     given: TraceInputs, traced: Traced, model: torch.nn.Module, *, inference: bool

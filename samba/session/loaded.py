@@ -46,8 +46,6 @@ from samba.tensor.views import read_as_numpy, view_as_torch
 from samba.tracer.inputs import Constant
 from samba.tracer.traced import Traced
 
-__all__ = ["Loaded"]
-
 
 class Loaded:
     """A program on the device together with the host models it mirrors.

@@ -47,8 +47,6 @@ from samba.tracer.random_draws import rate_argins
 from samba.tracer.trace_cache import forget_trace, trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-__all__ = ["LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
-
 
 class LoadedModel(Loaded):
     """A program of one graph, loaded for one model.

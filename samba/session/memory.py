@@ -18,8 +18,6 @@ from samba.session.loaded import Loaded
 from samba.session.metrics import EVALUATION, MetricsBook
 from samba.support.layout import bytes_text, paragraph, table, terminal_width
 
-__all__ = ["PlanMemory", "SessionMemory", "session_memory"]
-
 FORMAT, VERSION = "samba.session_memory", 1
 
 _NAMED = 3

@@ -28,8 +28,6 @@ from samba.support.layout import bytes_text, seconds_text, some, table
 if TYPE_CHECKING:
     from emulator.device import Device  # loads jax, which a session without a program needs not
 
-__all__ = ["EVALUATION", "METRICS_VARIABLE", "Metrics", "MetricsBook", "Totals", "report_at_exit"]
-
 FORMAT, VERSION = "samba.metrics", 1
 
 EVALUATION = "evaluation"

@@ -11,8 +11,6 @@ from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.errors import ArgumentError, MissingPackage
 
-__all__ = ["OnnxModels", "OnnxUnsupported"]
-
 _CONVERTER = "onnx2torch"
 _MOST = 32
 """Models that are kept; a script may make ever new ones."""

@@ -24,8 +24,6 @@ from samba.tracer.traced import FROM_DTYPE
 if TYPE_CHECKING:
     from samba.distributed.replica_runs import PreparedRun
 
-__all__ = ["Seeds", "copier", "output_handles", "require_written", "resolve_outputs", "seeds_of"]
-
 
 def output_handles(graph: Graph) -> tuple[SambaTensor, ...]:
     """Handles of a graph's outputs: tensors without values, by which a script asks for them.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from samba.session.loaded import Loaded
     from samba.session.memory import SessionMemory
 
-__all__ = ["SessionParts", "callable_on_class", "method_of"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -8,8 +8,6 @@ from samba.session.metrics import report_at_exit
 from samba.session.parts import callable_on_class
 from samba.tensor.labels import forget_fast_access
 
-__all__ = ["session"]
-
 
 class _ProcessSession(SambaSession):
     """The session that has what belongs to the process.

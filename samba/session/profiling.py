@@ -24,8 +24,6 @@ from samba.support.given import flag_of, path_of
 from samba.support.layout import bytes_text, created_line
 from samba.support.timeline import MOST_EVENTS, NoTimeline, Timeline
 
-__all__ = ["LEVEL_VARIABLE", "Profiling", "RuntimeProfile", "runtime_level"]
-
 LEVEL_VARIABLE = "ENABLE_RUNTIME_PERF"
 """Environment variable that turns runtime profiles on: SUMMARY or DETAILED."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
         Loaded,  # loads jax, which a session without a program needs not
     )
 
-__all__ = ["Counters", "ProgramSlot", "parse_pef", "parse_with_digest"]
-
 
 def parse_pef(path: str) -> Program:
     """Parse a PEF.

@@ -18,17 +18,6 @@ if TYPE_CHECKING:  # these load jax, which a session without a program needs not
     from emulator.plans.steps import StepKey
     from samba.distributed.replica_runs import PreparedRun, Wish
 
-__all__ = [
-    "NO_CALL",
-    "Fetches",
-    "PreparedCall",
-    "RunRequest",
-    "SectionRequest",
-    "listed",
-    "plain",
-    "same_items",
-]
-
 _MOST = 1_000_000
 """Entries of a list that a call takes: an endless generator is told as such."""
 

@@ -29,8 +29,6 @@ from samba.sambatensor import SambaTensor
 from samba.tensor.host_use import replace, version_of
 from samba.tensor.views import host_of
 
-__all__ = ["SPILL_VARIABLE", "Spill", "spill_weights"]
-
 _LOG = logging.getLogger(__name__)
 
 SPILL_VARIABLE = "SAMBA_SPILL"

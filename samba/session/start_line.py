@@ -14,8 +14,6 @@ from pef_schema.printable import say
 from samba.support.layout import seconds_text
 from samba.support.slot import Slot
 
-__all__ = ["importing", "note_imports", "plan_text", "seconds_of_process", "tell_start"]
-
 _imports: Slot[float] = Slot()
 """Seconds that imports took, where they are known."""
 

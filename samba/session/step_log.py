@@ -23,8 +23,6 @@ from pef_schema.printable import json_text
 from samba.errors import MissingPackage
 from samba.support.strict_json import NotJson, parse_json
 
-__all__ = ["FORMAT", "VERSION", "BadStepLog", "Kind", "Row", "StepLog"]
-
 FORMAT, VERSION = "samba.steps", 1
 
 _NAME = "steps.jsonl"

@@ -19,8 +19,6 @@ from pef_schema.program_facts import modules_of, owners, section_lines, section_
 from samba.session.request import RunRequest
 from samba.support.timeline import Spans, Timeline, Track
 
-__all__ = ["Noted", "Piece", "Pieces", "TimelineKernels", "in_lanes", "place_of"]
-
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LINES = 4
 """Source lines that an event carries."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
         Loaded,
     )  # loads jax
 
-__all__ = ["LoadedNames", "Transfers"]
-
 
 class LoadedNames:
     """Names and types that the PEF holds: the loaded one, else the one that the session names.

@@ -16,8 +16,6 @@ from typing import NoReturn, TypeVar
 from emulator.start import refuse_in_child, watch_forks
 from samba.errors import SessionInUse
 
-__all__ = ["Turns"]
-
 T = TypeVar("T")
 
 

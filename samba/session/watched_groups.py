@@ -14,8 +14,6 @@ from pef_schema.program import Program, SectionKind
 from samba.session.watching import Watcher
 from samba.support.deviations import tell
 
-__all__ = ["WatchedGroups"]
-
 _FIXED = sorted({name for rule in OPTIMIZER_RULES.values() for name in settings_of(rule)})
 """Settings of groups that a PEF holds as numbers: changing them needs a compile."""
 

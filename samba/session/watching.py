@@ -30,16 +30,6 @@ from samba.session.index_checks import written_regions
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations, tell
 
-__all__ = [
-    "Call",
-    "FirstInputs",
-    "KeptGradients",
-    "PendingGradients",
-    "WatchedAutocast",
-    "WatchedModes",
-    "Watcher",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:

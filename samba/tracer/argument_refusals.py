@@ -21,8 +21,6 @@ from samba.tracer.names import node_line
 from samba.tracer.nodes import argument, aten_calls, value_of
 from samba.tracer.torch_internals import arguments_of
 
-__all__ = ["float64_text", "promotion_text", "refuse_arguments"]
-
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _NO_FLOAT = _WHOLE | {torch.bool}
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

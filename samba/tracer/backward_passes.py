@@ -25,8 +25,6 @@ from samba.tracer.names import SOURCE, calling_line
 from samba.tracer.torch_internals import tree_leaves
 from samba.tracer.torch_patches import grad_mode_after, with_gradients_asked
 
-__all__ = ["GradientRecord", "Pending", "functions_behind", "run_backward", "tensors_in"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientRecord:

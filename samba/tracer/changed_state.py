@@ -26,15 +26,6 @@ from samba.tracer.observed import asked
 from samba.tracer.snapshot import Snapshot
 from samba.tracer.torch_internals import hook_tables_of
 
-__all__ = [
-    "ChangedAttributes",
-    "DrawnNumbers",
-    "HookSnapshot",
-    "MovedHook",
-    "MutatedConstant",
-    "TraceState",
-]
-
 
 class ChangedAttributes(TraceError):
     """``forward`` changes what is no buffer, and computes something else after it, or may.

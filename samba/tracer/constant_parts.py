@@ -14,8 +14,6 @@ from pef_schema.program import Arg, Graph, Node, Ref, Role, Value
 from samba.tracer.reference import run_node
 from samba.tracer.traced import Traced
 
-__all__ = ["constant_values", "without_constant_parts"]
-
 
 def constant_values(traced: Traced) -> dict[int, torch.Tensor]:
     """Values of a graph that depend neither on inputs and weights nor on random numbers.

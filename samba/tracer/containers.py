@@ -18,19 +18,6 @@ import torch
 from samba.tracer.observed import Place, concrete, is_observed
 from samba.tracer.torch_internals import FakeTensor
 
-__all__ = [
-    "CACHED",
-    "COLLECTIONS",
-    "DRAWING",
-    "OWN",
-    "PLAIN",
-    "WHOLE",
-    "Change",
-    "Contents",
-    "entries_of",
-    "slots_of",
-]
-
 OWN = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has, for torch."""
 

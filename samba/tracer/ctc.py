@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from samba.tracer.data_dependent.constant_shapes import SELECTED
 from samba.tracer.torch_internals import node_of
 
-__all__ = ["check_ctc", "ctc_loss"]
-
 Lengths = torch.Tensor | Sequence[int]
 
 

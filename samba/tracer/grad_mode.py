@@ -33,8 +33,6 @@ from samba.tracer.torch_internals import (
 )
 from samba.tracer.traced import carries_gradient
 
-__all__ = ["RENORM", "detach_ungraded", "renorm_operation", "renorms_as_values"]
-
 RENORM = "samba.embedding_renorm.default"
 """The name of the operation that gives the shorter table."""
 

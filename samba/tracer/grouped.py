@@ -8,8 +8,6 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
-__all__ = ["grouped_mm"]
-
 _TYPES = (torch.float32, torch.float16)
 """Types that only the kernel takes. bfloat16 is taken by both."""
 

@@ -31,8 +31,6 @@ from samba.tracer.torch_internals import (
     tree_map,
 )
 
-__all__ = ["Rule", "replace_writes", "rule_of", "writes_apart"]
-
 _ATEN = torch.ops.aten
 
 Rule = Callable[[Node], tuple[Node, Mapping[Node, Node]]]

@@ -20,8 +20,6 @@ from samba.tracer.reference import run_node
 from samba.tracer.torch_internals import is_operation, tree_leaves, tree_map
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-__all__ = ["refuse_of_nothing", "refuse_raising"]
-
 _MOST_BYTES = 1 << 26
 """Of all arguments of an operation: with more it is not asked."""
 

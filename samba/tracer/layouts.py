@@ -26,15 +26,6 @@ from samba.tracer.inputs import Layout, TraceInputs
 from samba.tracer.names import called_in_users_code, calling_line
 from samba.tracer.torch_internals import is_operation, versions_of
 
-__all__ = [
-    "Looks",
-    "laid_out",
-    "lies_otherwise",
-    "refuse_views",
-    "viewed_inputs",
-    "with_layouts",
-]
-
 _T = torch.Tensor
 _STRIDES = frozenset({_T.stride, _T.is_contiguous, _T.dim_order})
 _OFFSETS = frozenset({_T.storage_offset})

@@ -25,18 +25,6 @@ from samba.tracer.names import calling_line
 from samba.tracer.running_code import is_logging, is_only_shown
 from samba.tracer.torch_internals import tree_map
 
-__all__ = [
-    "Observed",
-    "ObservedContainer",
-    "Place",
-    "Watch",
-    "asked",
-    "concrete",
-    "is_observed",
-    "observed",
-    "roots_of",
-]
-
 Place = tuple[int, Hashable]
 """Where a value is held: the id of its container, and the entry there (its id, if not hashable)."""
 

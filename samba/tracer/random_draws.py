@@ -30,19 +30,6 @@ from samba.tracer.nodes import argument
 from samba.tracer.torch_internals import outside_of_trace
 from samba.tracer.traced import carries_gradient
 
-__all__ = [
-    "DROPOUTS",
-    "ZERO_RATE",
-    "SeedWatch",
-    "SeededNumbers",
-    "drawing_nodes",
-    "is_training",
-    "keep_dropout",
-    "rate_argins",
-    "rate_position",
-    "refuse_seeded",
-]
-
 # -- dropout while forward is traced ----------------------------------------------------
 
 _ELEMENTS = (F.dropout, torch.dropout, torch.dropout_)

@@ -33,8 +33,6 @@ from samba.tracer.observed import Place, Watch, concrete, roots_of
 from samba.tracer.snapshot import Snapshot
 from samba.tracer.traced import Traced
 
-__all__ = ["steady_trace"]
-
 _MOST_COMPARED = 3
 """Comparisons of one call that are tried with each outcome: eight traces at most."""
 

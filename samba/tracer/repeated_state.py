@@ -18,8 +18,6 @@ from samba.support.deviations import Deviations
 from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import changes_of
 
-__all__ = ["RepeatedState"]
-
 _SHOWN = 4
 
 _STATISTICS: Mapping[Callable[..., Any], tuple[int, int, int]] = {

@@ -35,8 +35,6 @@ from samba.tracer.torch_internals import (
 )
 from samba.tracer.torch_patches import replaced
 
-__all__ = ["rewritten", "static_modules"]
-
 # -- functions ----------------------------------------------------------------------
 
 

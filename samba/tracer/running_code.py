@@ -21,22 +21,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = [
-    "Place",
-    "asked_value",
-    "call_at",
-    "covers",
-    "described",
-    "encloses",
-    "is_logging",
-    "is_only_shown",
-    "line_of",
-    "returns_nothing",
-    "source_of",
-    "starts_for_statement",
-    "value_in",
-]
-
 Place = tuple[int, int, int, int]
 """Where an expression stands: its first line, its last line, its first column, its last column."""
 

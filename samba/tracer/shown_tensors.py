@@ -36,8 +36,6 @@ from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import calling_line, is_script_file, is_user_file
 from samba.tracer.torch_internals import FakeTensor
 
-__all__ = ["ShownType", "samba_names", "show_names", "shown_types"]
-
 T = torch.Tensor
 
 

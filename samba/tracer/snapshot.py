@@ -37,8 +37,6 @@ from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
 from samba.tracer.shown_tensors import ShownType
 from samba.tracer.torch_internals import buffers_of, parameters_of
 
-__all__ = ["Snapshot"]
-
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""
 

@@ -16,8 +16,6 @@ from pef_schema.printable import one_line
 from pef_schema.program import Arg, DType, Gradient, Ref
 from pef_schema.program_facts import plain_name
 
-__all__ = ["FORMAT", "VERSION", "as_dot", "forward_sections", "graphs_as_dict"]
-
 FORMAT, VERSION = "samba.graph", 1
 
 

@@ -17,18 +17,6 @@ from samba.compiler.forms.memory_text import at_the_peak
 from samba.compiler.losses import losses_line
 from samba.support.layout import bytes_text, count_text, paragraph, some, table
 
-__all__ = [
-    "made_text",
-    "metadata_list",
-    "model_of",
-    "node_list",
-    "overview",
-    "pef_log",
-    "region_list",
-    "section_list",
-    "whole",
-]
-
 _WIDE = 120
 """Columns from which on lists have room for everything, as the ``.pef.log`` has."""
 _ROWS = 40

@@ -8,8 +8,6 @@ from typing import Any
 from pef_schema.module_paths import plain_path
 from samba.support.layout import bytes_text, paragraph, table
 
-__all__ = ["along_the_calls", "at_the_peak", "in_all"]
-
 _CALLS = 40
 """Rows of calls."""
 

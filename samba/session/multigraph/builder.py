@@ -33,8 +33,6 @@ from samba.support.progress import stages
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
 
-__all__ = ["GraphBuilder"]
-
 _OF_THE_HARDWARE = frozenset(
     {
         "app_dir",

@@ -19,8 +19,6 @@ from samba.tracer.inputs import NamedInput
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
 
-__all__ = ["check_inputs"]
-
 
 def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
     """Parts of the traces that graphs cover, checked against each other.

@@ -34,8 +34,6 @@ from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file,
 from samba.tracer.torch_internals import ASSERTIONS, is_transformed, node_of, outside_of_trace
 from samba.tracer.torch_patches import with_truth
 
-__all__ = ["CheckedBranches"]
-
 T = torch.Tensor
 
 _NUMBERS: Mapping[Any, Callable[..., Any]] = MappingProxyType(

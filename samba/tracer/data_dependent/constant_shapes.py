@@ -14,8 +14,6 @@ import torch
 from samba.tracer.data_dependent.known_values import KnownValues
 from samba.tracer.torch_internals import outside_of_trace, tree_leaves, tree_map
 
-__all__ = ["SELECTED", "with_constant_shapes", "with_known_sizes"]
-
 T = torch.Tensor
 _MASKS = frozenset({torch.bool, torch.uint8})
 

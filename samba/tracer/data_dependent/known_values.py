@@ -27,8 +27,6 @@ from samba.tracer.torch_internals import (
     tree_leaves,
 )
 
-__all__ = ["KnownValues", "where_finite"]
-
 _MOST = 1 << 26
 """Elements of a tensor that is computed here; a larger one counts as unknown."""
 

@@ -16,8 +16,6 @@ from samba.tracer.running_code import (
     value_in,
 )
 
-__all__ = ["Tested", "is_caught", "object_use", "tested_at"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tested:

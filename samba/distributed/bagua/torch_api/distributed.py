@@ -13,8 +13,6 @@ from samba.distributed.bagua.torch_api.groups import BaguaProcessGroup
 from samba.distributed.bagua.training import is_trained_model, trained_model_of, with_bagua
 from samba.errors import ArgumentError
 
-__all__ = ["BaguaModule"]
-
 
 class _OfTrained:
     """An attribute of models that :func:`with_bagua` was called with, and of no others.

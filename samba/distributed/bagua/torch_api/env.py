@@ -7,8 +7,6 @@ import torch.distributed as dist
 from samba.distributed.environment import Launch, detect
 from samba.errors import ArgumentError
 
-__all__ = ["get_local_rank", "get_local_size", "get_rank", "get_world_size"]
-
 
 def launch() -> Launch:
     """What the launcher tells; a process that none has started is alone."""

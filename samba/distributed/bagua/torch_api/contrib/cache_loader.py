@@ -8,8 +8,6 @@ from typing import Any
 
 from samba.errors import ArgumentError
 
-__all__ = ["CacheLoader"]
-
 _CAPACITY = 107_374_182_400
 """Upstream's default, 100 GiB."""
 

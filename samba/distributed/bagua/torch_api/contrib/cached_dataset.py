@@ -8,8 +8,6 @@ from torch.utils.data import Dataset
 
 from samba.distributed.bagua.torch_api.contrib.cache_loader import CacheLoader
 
-__all__ = ["CachedDataset"]
-
 
 class CachedDataset(Dataset[Any]):
     """Samples of a dataset, kept by a :class:`CacheLoader`.

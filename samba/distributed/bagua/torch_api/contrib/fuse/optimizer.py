@@ -11,8 +11,6 @@ import torch
 
 from samba.errors import ArgumentError
 
-__all__ = ["fuse_optimizer", "fuse_step", "is_fused_optimizer"]
-
 
 def fuse_optimizer(
     optimizer: torch.optim.Optimizer, do_flatten: bool = True, check_flatten: bool = True
