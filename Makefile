@@ -136,7 +136,7 @@ wheel: $(STAMP)
 bench: $(STAMP)
 	@mkdir -p $(OUT)
 	$(BIN)/python -m bench run $(if $(QUICK),--quick --model logreg-1 lenet-32 moe) \
-	  $(if $(KEEP),--results) --json $(OUT)/bench.json --html $(OUT)/bench.html --history $(OUT)/bench-history.jsonl
+	  $(if $(KEEP),--results) --json $(OUT)/bench.json --html $(OUT)/bench.html
 
 clean:
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -147,7 +147,6 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--results", action="store_true", help="keep a small file for this processor"
     )
     parser.add_argument("--html", type=Path, help="write a page with plots to this file")
-    parser.add_argument("--history", type=Path, help="add medians to this file; the page plots it")
     parser.add_argument(
         "--smaller-is-better", type=Path, help="write this file for github-action-benchmark"
     )

@@ -1,26 +1,24 @@
 """Results that are kept: in the repository a small file for each processor, and a page of all.
 
-``python -m bench run --results`` writes the file of the processor that it runs on. ``--history``
-adds the medians of a run to a file of the user's, a line of JSON for each run.
+``python -m bench run --results`` writes the file of the processor that it runs on.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bench.environment import described, heading, processor_of
 from bench.errors import BadResults
-from bench.measurement import OURS, Measurement, Results, load
+from bench.measurement import Measurement, Results, load
 from bench.models import STEP_SUITES
 from bench.report import model_cells, side_by_side, summary
 from bench.suites.sections import FULL, SUM
 from bench.suites.thunks import OP, THUNK
-from bench.targets import over_peer, rows
+from bench.targets import rows
 
 FOLDER = Path(__file__).with_name("results")
 PAGE = "README.md"
@@ -159,67 +157,3 @@ def _markdown(cells: list[tuple[str, ...]]) -> list[str]:
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells
     )
     return [head, "|" + "---|" * len(cells[0]), *body]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A run.
-
-    Args:
-        time: When it was added, UTC, ISO 8601.
-        commit: What was measured.
-        processor: On what, in words; entries of two processors belong to two curves.
-        seconds: Median step by case.
-        ratios: That over the better eager torch, by case.
-    """
-
-    time: str
-    commit: str
-    processor: str
-    seconds: dict[str, float]
-    ratios: dict[str, float]
-
-
-def _entry(results: Results) -> Entry:
-    """Results as a line of history."""
-    seconds, ratios = {}, {}
-    for suite, case in [(s, c) for s in STEP_SUITES for c in results.cases(s)]:
-        ours = results.get(suite, case, OURS, "step")
-        if ours is None:
-            continue
-        seconds[case] = ours.median
-        if found := over_peer(results, case, "eager"):
-            ratios[case] = found[0].median
-    return Entry(
-        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        commit=str(results.environment.get("commit", "")),
-        processor=described(results),
-        seconds=seconds,
-        ratios=ratios,
-    )
-
-
-def add_to_history(path: Path, results: Results) -> None:
-    """Append results to a history file; makes it if need be."""
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(_entry(results))) + "\n")
-
-
-def load_history(path: Path) -> list[Entry]:
-    """Read a history file.
-
-    Raises:
-        BadResults: If it cannot be read, or a line is not an entry.
-    """
-    entries = []
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, ValueError) as error:
-        raise BadResults(path=str(path), reason=f"cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            entries.append(Entry(**json.loads(line)))
-        except (TypeError, ValueError, RecursionError) as error:
-            reason = f"not an entry: {error!s:.200}"
-            raise BadResults(path=f"{path}:{number}", reason=reason) from error
-    return entries

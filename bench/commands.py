@@ -40,7 +40,7 @@ __all__ = ["compare", "counts", "gate", "kernels", "results", "run", "selftest",
 
 def run(args: argparse.Namespace) -> int:
     """Measure this project and its peers."""
-    check_outputs((args.json, args.html, args.history, args.smaller_is_better))
+    check_outputs((args.json, args.html, args.smaller_is_better))
     with tempfile.TemporaryDirectory(prefix="bench-") as caches:
         settings = Settings(
             cases=args.model,
@@ -59,10 +59,6 @@ def run(args: argparse.Namespace) -> int:
     say_text(report.goal_table({"this run": found}))
     took = found.settings["suite_seconds"]
     say_text(f"seconds by suite: {took}, together {sum(took.values()):.0f}")
-    past = []
-    if args.history is not None:
-        archive.add_to_history(args.history, found)
-        past = archive.load_history(args.history)
     if args.json is not None:
         found.save(args.json)
     if args.results:
@@ -70,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.smaller_is_better is not None:
         write_json(args.smaller_is_better, report.smaller_is_better(found))
     if args.html is not None:
-        write_text(args.html, page.page(found, past))
+        write_text(args.html, page.page(found))
     return 0
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import jinja2
 
 from bench import report
-from bench.archive import Entry
-from bench.environment import described, heading
+from bench.environment import heading
 from bench.measurement import FULL, OURS, Measurement, Results
 from bench.models import STEP_SUITES, suite_of
 from bench.peers import PEERS
@@ -37,19 +36,16 @@ class Plot:
 
     Args:
         label: What it shows, for those who do not see it.
-        width, height: Its size.
+        height: Its size.
         bars: Class, left, top, length, and what shows when it is pointed at.
         lines: Class, ends across and ends down.
-        points: Points of a curve, each with what shows when it is pointed at.
         texts: Place, anchor, whether it is faint, and words.
     """
 
     label: str
-    width: float = _WIDTH
     height: float = 0.0
     bars: list[tuple[int, float, float, float, str]] = field(default_factory=list)
     lines: list[tuple[str, float, float, float, float]] = field(default_factory=list)
-    points: list[tuple[float, float, str]] = field(default_factory=list)
     texts: list[tuple[float, float, str, bool, str]] = field(default_factory=list)
 
 
@@ -83,29 +79,6 @@ def bars(
         plot.lines.append(("one", x, x, 0.0, y))
     plot.height = y + 2
     return plot
-
-
-def curve(values: Sequence[tuple[float, str]], label: str) -> Plot:
-    """A line through values in their order, each with a text that shows when pointed at.
-
-    Args:
-        values: ``(value, text)`` pairs, at least one.
-        label: What the plot shows.
-    """
-    width, height, edge = 300.0, 110.0, 14.0
-    most = max(max(v for v, _ in values), 1.0) * 1.08
-    last = max(1, len(values) - 1)
-    room = width - 2 * edge - 34
-
-    def down(value: float) -> float:
-        return height - edge - (height - 2 * edge) * value / most
-
-    points = [(edge + room * i / last, down(v), text) for i, (v, text) in enumerate(values)]
-    ends = [("", edge, edge + room, down(v), down(v)) for v in (0.0, 1.0)]
-    ends[1] = ("one", *ends[1][1:])
-    x, y, _ = points[-1]
-    words = (x + 7, y + 4, "start", False, f"{values[-1][0]:.2f}")
-    return Plot(label=label, width=width, height=height, lines=ends, points=points, texts=[words])
 
 
 def _ratios(results: Results) -> Plot | None:
@@ -154,25 +127,11 @@ def _thunks(results: Results) -> Iterator[tuple[str, Plot, str]]:
         yield case, _timed(named, f"Thunks of {case} by kind"), ""
 
 
-def _history(past: Sequence[Entry]) -> Iterator[tuple[str, Plot]]:
-    for case in dict.fromkeys(case for entry in past for case in entry.ratios):
-        values = [
-            (
-                e.ratios[case],
-                f"{e.time} {e.commit}: {e.ratios[case]:.3f}, {shown(e.seconds[case], 's')}",
-            )
-            for e in past
-            if case in e.ratios
-        ]
-        yield case, curve(values, f"History of {case}")
-
-
-def page(results: Results, past: Sequence[Entry] = ()) -> str:
+def page(results: Results) -> str:
     """The whole page: plots, then the tables that they are of.
 
     Args:
         results: One run.
-        past: Earlier runs and this one, oldest first.
 
     Returns:
         HTML.
@@ -186,8 +145,6 @@ def page(results: Results, past: Sequence[Entry] = ()) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    here = described(results)
-    others = sum(entry.processor != here for entry in past)
     head, *models = report.model_cells(results)
     words = {True: "yes", False: "no", None: "-"}
     goals = [
@@ -203,9 +160,7 @@ def page(results: Results, past: Sequence[Entry] = ()) -> str:
             ("Sections", list(_sections(results))),
             ("Thunks by kind", list(_thunks(results))),
         ],
-        history=list(_history([entry for entry in past if entry.processor == here])),
-        processor=here,
-        left_out=f"; {others} runs on other processors are left out" if others else "",
+        width=_WIDTH,
         tables=[
             ("Models", head, models),
             ("Goals", ("what", "reach", "measured", "met"), goals),

@@ -12,7 +12,6 @@ from bench.__main__ import main
 from bench.environment import check_one_processor, environment, heading, processor_of
 from bench.errors import BadResults, TwoProcessors
 from bench.measurement import OURS, Results, load
-from bench.page import page
 from bench.suites.thunks import KIND, OP, THUNK
 from emulator.processor import Processor, processor
 
@@ -135,16 +134,6 @@ def test_files_of_one_name_are_told_apart(tmp_path, capsys):
     assert main(["table", *map(str, paths)]) == 0
     text = capsys.readouterr().out
     assert all(f"{path}: processor: " in text for path in paths)
-
-
-def test_a_history_of_two_processors_makes_no_curve_of_both(tmp_path):
-    path = tmp_path / "history.jsonl"
-    for found in (on(INTEL), on(processor()), on(processor())):
-        archive.add_to_history(path, found)
-    past = archive.load_history(path)
-    assert [entry.processor for entry in past] == [str(INTEL), *[str(processor())] * 2]
-    text = page(on(processor()), past)
-    assert text.count("<circle") == 2 and "1 runs on other processors are left out" in text
 
 
 def test_what_is_kept_gives_the_same_table(tmp_path):

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench import archive, report, targets
+from bench import report, targets
 from bench.__main__ import main
 from bench.environment import environment
 from bench.errors import BadResults
@@ -254,12 +254,8 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_page_stands_by_itself(tmp_path):
-    path = tmp_path / "history.jsonl"
-    for _ in range(2):
-        archive.add_to_history(path, sample())
-    past = archive.load_history(path)
-    text = page(sample(), past)
+def test_page_stands_by_itself():
+    text = page(sample())
     tags = Tags()
     # The parser knows SVG's self-closing tags as such.
     tags.handle_startendtag = lambda tag, attrs: tags.seen.append(tag)
@@ -267,7 +263,6 @@ def test_page_stands_by_itself(tmp_path):
     assert tags.open == [] and "script" not in tags.seen
     assert "http" not in text and "@import" not in text and "prefers-color-scheme: dark" in text
     assert "fwd_&lt;0&gt;" in text and "fwd_<0>" not in text
-    assert tags.seen.count("polyline") == 2 and tags.seen.count("circle") == 4
     assert html.escape(str(processor())) in text and "Thunks of gpt by kind" in text
     assert "1.00 of eager+alloc" in text and "80 % of the machine" in text
     assert "<svg" not in page(Results())
@@ -275,14 +270,6 @@ def test_page_stands_by_itself(tmp_path):
     part = sample()
     part.settings["suites"] = ["steps"]
     assert "not measured" in text and "not measured" not in page(part)
-
-
-def test_a_bad_history_is_named(tmp_path):
-    path = tmp_path / "history.jsonl"
-    archive.add_to_history(path, sample())
-    path.write_text(path.read_text() + "{}\n")
-    with pytest.raises(BadResults, match=r"history\.jsonl:2"):
-        archive.load_history(path)
 
 
 @pytest.mark.parametrize("argv", [["run", "--rounds=0"], ["run", "--model=x"], []])
@@ -300,7 +287,7 @@ def test_errors_are_told(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_command(tmp_path, capsys):
-    names = {kind: tmp_path / kind for kind in ("json", "html", "history", "smaller-is-better")}
+    names = {kind: tmp_path / kind for kind in ("json", "html", "smaller-is-better")}
     what = ("--model", "logreg-1", "--suite", "steps", "--contender", "eager", "eager+alloc")
     assert main(["run", "--quick", *what, *(f"--{k}={path}" for k, path in names.items())]) == 0
     text = capsys.readouterr().out
@@ -312,7 +299,6 @@ def test_the_command(tmp_path, capsys):
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
     assert len(json.loads(names["smaller-is-better"].read_text())) == 2
     assert names["html"].read_text().startswith("<!doctype html>")
-    assert len(archive.load_history(names["history"])) == 1
 
 
 @pytest.mark.slow
