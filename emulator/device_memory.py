@@ -21,7 +21,7 @@ from emulator.memory.zeros import Zeros
 from emulator.mesh.chips import Chips, one_chip
 from emulator.start import refuse_in_child
 from emulator.trace_settings import wide_types
-from pef_schema.optimizer_rules import first_values
+from pef_schema.optimizer_states import first_values
 from pef_schema.program import Program, Role
 
 DEFINED_AT_FIRST = frozenset(

@@ -36,10 +36,12 @@ from pef_schema.errors import (
     PefTruncated,
 )
 from pef_schema.limits import LIMITS, Limits
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
 
 MAGIC = b"\x89PEF\r\n\x1a\n"
-WRITER_VERSION = 4
-"""Latest version of the format that this package reads, and writes where a program needs it."""
+WRITER_VERSION = max(4, *(rule.since for rule in OPTIMIZER_RULES.values()))
+"""Latest version of the format that this package reads, and writes where a program needs it. An
+optimizer's row says which version introduces it; all else that is new raises the number here."""
 MIN_READER = 1
 """Oldest reader version that understands what this package writes, where a program allows it."""
 OLDEST_WRITER = 1

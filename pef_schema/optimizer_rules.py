@@ -1,12 +1,31 @@
-"""What an optimizer of each kind has: options, hyperparameters, states and a count of its steps."""
+"""The kinds of optimizers, and what each has: options, hyperparameters, states, a count of steps.
+
+Everything that is true of one kind alone stands here and in its update rule. The enum of the
+schema, the version of the format and the table in docs/optimizers.md come from here.
+"""
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from pef_schema.program import ArginKind, Optimizer, OptimizerKind
+
+class OptimizerKind(enum.IntEnum):
+    """Update rules the device knows. A number is never used again."""
+
+    SGD = 1
+    ADAM = 2
+    ADAMW = 3
+    QADAM = 4
+    RMSPROP = 5
+    ADAGRAD = 6
+    ADADELTA = 7
+    ADAMAX = 8
+    NADAM = 9
+    RADAM = 10
+
 
 Range = tuple[Callable[[float], bool], str]
 """Whether a number may stand somewhere, and what may."""
@@ -46,33 +65,30 @@ class OptimizerRule:
     Args:
         host: Its class on the host, by module and name.
         options: Its options, with what each may be.
-        argins: Its hyperparameters, with the kind of argin that each is.
+        argins: Its hyperparameters, by the names of their ``ArginKind`` in small letters.
         states: The states of each of its parameters, in order.
         flops: Operations of its update rule for each element, without momentum.
         momentum_flops: What momentum adds to them.
+        option_flops: What an option adds to them where it is set.
         counts: Whether it counts its steps in any case; else a count belongs to its momentum.
+        counts_with: The option that it counts for, where it does not in any case.
         since: The first version of the format that knows it.
     """
 
     host: str
     options: Mapping[str, Range]
-    argins: Mapping[str, ArginKind]
+    argins: tuple[str, ...]
     states: tuple[StateRule, ...]
     flops: int
     momentum_flops: int = 0
+    option_flops: Mapping[str, int] = field(default_factory=dict[str, int])
     counts: bool = True
+    counts_with: str = ""
     since: int = 1
 
 
-_LR_AND_DECAY: Mapping[str, ArginKind] = {
-    "lr": ArginKind.LR,
-    "weight_decay": ArginKind.WEIGHT_DECAY,
-}
-_WITH_MOMENTUM: Mapping[str, ArginKind] = {
-    "lr": ArginKind.LR,
-    "momentum": ArginKind.MOMENTUM,
-    "weight_decay": ArginKind.WEIGHT_DECAY,
-}
+_LR_AND_DECAY = ("lr", "weight_decay")
+_WITH_MOMENTUM = ("lr", "momentum", "weight_decay")
 _MOMENTUM = StateRule(name="momentum", idle_without="momentum", host_name="momentum_buffer")
 _MOMENTS = (StateRule(name="exp_avg"), StateRule(name="exp_avg_sq"))
 _BETAS: Mapping[str, Range] = {"beta1": _FRACTION, "beta2": _FRACTION, "eps": _NOT_NEGATIVE}
@@ -83,6 +99,7 @@ _ADAM = OptimizerRule(
     argins=_LR_AND_DECAY,
     states=(*_MOMENTS, StateRule(name="max_exp_avg_sq", option="amsgrad")),
     flops=15,  # weight decay 2, first moment 3, second 4, denominator 3, step 3
+    option_flops={"amsgrad": 1},
 )
 OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
     OptimizerKind.SGD: OptimizerRule(
@@ -93,6 +110,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         flops=4,  # weight decay 2, step 2
         momentum_flops=3,
         counts=False,
+        counts_with="dampening",
     ),
     OptimizerKind.ADAM: _ADAM,
     # The decay is one product of the weight.
@@ -120,6 +138,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         ),
         flops=11,  # weight decay 2, mean square 4, denominator 2, step 3
         momentum_flops=2,
+        option_flops={"centered": 5},
         since=3,
     ),
     OptimizerKind.ADAGRAD: OptimizerRule(
@@ -163,6 +182,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         states=(*_MOMENTS, StateRule(name="mu_product", is_number=True, first=1.0)),
         # Weight decay 2, mean 3, mean square 4, denominator 3, steps by gradient and mean 3 each.
         flops=18,
+        option_flops={"decoupled_weight_decay": -1},
         since=3,
     ),
     OptimizerKind.RADAM: OptimizerRule(
@@ -172,6 +192,7 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         states=_MOMENTS,
         # Weight decay 2, mean 3, mean square 4, plain change 2, rectified 5, choice and step 2.
         flops=18,
+        option_flops={"decoupled_weight_decay": -1},
         since=3,
     ),
 }
@@ -214,47 +235,19 @@ def state_rules(kind: OptimizerKind, options: Mapping[str, float]) -> tuple[Stat
     return tuple([s for s in states if not s.option or options.get(s.option) == 1.0])
 
 
-def states_of(optimizer: Optimizer) -> tuple[StateRule, ...]:
-    """The states that an optimizer of a program keeps for each parameter.
+def counts_steps(kind: OptimizerKind, options: Mapping[str, float]) -> bool:
+    """Whether an optimizer counts its steps.
 
     Args:
-        optimizer: The optimizer.
+        kind: Its kind.
+        options: Its options.
 
     Returns:
-        As :func:`state_rules`.
+        Whether it has a region for the count.
+
+    Example:
+        >>> [counts_steps(OptimizerKind.SGD, {"dampening": d}) for d in (0.0, 0.5)]
+        [False, True]
     """
-    return state_rules(optimizer.kind, dict(optimizer.options))
-
-
-def first_values(optimizer: Optimizer) -> dict[int, float]:
-    """What states hold before the first step, where that is not 0.
-
-    Args:
-        optimizer: An optimizer of a verified program.
-
-    Returns:
-        Numbers by region.
-    """
-    options = dict(optimizer.options)
-    found: dict[int, float] = {}
-    for position, state in enumerate(states_of(optimizer)):
-        first = options.get(state.first, 0.0) if isinstance(state.first, str) else state.first
-        if first:
-            found |= {param.states[position]: first for param in optimizer.params}
-    return found
-
-
-def idle_states(optimizer: Optimizer) -> frozenset[int]:
-    """Regions that an optimizer neither reads nor writes while its momentum is 0.
-
-    Args:
-        optimizer: An optimizer of a verified program.
-
-    Returns:
-        Its momentum, and its count of steps if nothing else needs one.
-    """
-    places = [i for i, state in enumerate(states_of(optimizer)) if state.idle_without == "momentum"]
-    found = {param.states[place] for place in places for param in optimizer.params}
-    if not OPTIMIZER_RULES[optimizer.kind].counts:
-        found.add(optimizer.step)
-    return frozenset(found)
+    rule = OPTIMIZER_RULES[kind]
+    return rule.counts or bool(options.get(rule.counts_with))

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pef_schema.drawing import Drawable
+from pef_schema.optimizer_rules import OptimizerKind as OptimizerKind
 
 
 class DType(enum.IntEnum):
@@ -120,21 +121,6 @@ class SectionKind(enum.IntEnum):
     REDUCE = 4
     GRADNORM = 5
     OPT = 6
-
-
-class OptimizerKind(enum.IntEnum):
-    """Update rules the device knows. Last used id: 10."""
-
-    SGD = 1
-    ADAM = 2
-    ADAMW = 3
-    QADAM = 4
-    RMSPROP = 5
-    ADAGRAD = 6
-    ADADELTA = 7
-    ADAMAX = 8
-    NADAM = 9
-    RADAM = 10
 
 
 class ArginKind(enum.IntEnum):

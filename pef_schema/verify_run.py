@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pef_schema.optimizer_rules import FINITE, OPTIMIZER_RULES, RATE, Range, states_of
+from pef_schema.optimizer_rules import FINITE, OPTIMIZER_RULES, RATE, Range, counts_steps
+from pef_schema.optimizer_states import states_of
 from pef_schema.program import (
     Argin,
     ArginKind,
@@ -351,12 +352,11 @@ def _check_settings(
         elif not _within(bounds, value):
             report.add(f"{where}: option {name} is {value}, not {bounds[1]}")
     for name, region in optimizer.argins:
-        kind = rule.argins.get(name)
-        if kind is None:
+        if name not in rule.argins:
             report.add(f"{where}: no argin {name[:80]}, there are {', '.join(rule.argins)}")
         elif region not in argins:
             report.add(f"{where}: its {name} is region {region}, which no argin sets")
-        elif argins[region].kind is not kind:
+        elif argins[region].kind is not ArginKind[name.upper()]:
             found = argins[region].kind.name
             report.add(f"{where}: its {name} is set by an argin of kind {found}")
 
@@ -369,7 +369,7 @@ def _check_count(program: Program, optimizer: Optimizer, where: str, report: Rep
                 f"{where}: its step count is {region.role.name} {region.dtype.name}, "
                 "wanted OPTIMIZER_STATE FLOAT32"
             )
-    elif OPTIMIZER_RULES[optimizer.kind].counts or dict(optimizer.options).get("dampening"):
+    elif counts_steps(optimizer.kind, dict(optimizer.options)):
         report.add(f"{where}: it has no region for its step count")
 
 

@@ -3,6 +3,8 @@
     python tools/regen_schema.py            write the generated file
     python tools/regen_schema.py --check    exit 1 if it does not match the schema
 
+The schema's enum of optimizers is written, too, from ``pef_schema/optimizer_rules.py``.
+
 flatc's Python code reads without any check and slowly, so the generated file holds a description
 of the tables instead, which the checked reader and the writer walk. Where ``flatc`` is installed,
 it must accept the schema and agree on every slot; where it is not, that is said and skipped.
@@ -11,17 +13,20 @@ it must accept the schema and agree on every slot; where it is not, that is said
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "pef_schema" / "pef.fbs"
+RULES = ROOT / "pef_schema" / "optimizer_rules.py"
 GENERATED = ROOT / "pef_schema" / "_generated" / "pef.py"
 
 SCALARS = {
@@ -132,6 +137,30 @@ def _kind(schema: SchemaText, table: str, field: FieldText) -> str:
     if element in schema.tables and vector:
         return f'kind=Kind.TABLES, table="{element}"{required}'
     raise SchemaError(f"table {table}: type {field.type} of {field.name} is not known")
+
+
+def with_kinds(text: str) -> str:
+    """Write the kinds of optimizers into the schema.
+
+    Args:
+        text: Content of the schema file.
+
+    Returns:
+        The text with the members that ``OptimizerKind`` has now.
+    """
+    body = ast.parse(RULES.read_text(encoding="utf-8")).body
+    (kinds,) = [n for n in body if isinstance(n, ast.ClassDef) and n.name == "OptimizerKind"]
+    rows = [ast.unparse(n) for n in kinds.body if isinstance(n, ast.Assign)]
+    members = textwrap.fill(
+        ", ".join(["MISSING = 0", *rows]), 72, initial_indent="  ", subsequent_indent="  "
+    )
+    last = max(int(row.partition(" = ")[2]) for row in rows)
+    return re.sub(
+        r"// Last used id: \d+\.\nenum OptimizerKind : ubyte \{.*?\}",
+        f"// Last used id: {last}.\nenum OptimizerKind : ubyte {{\n{members}\n}}",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def generate(text: str) -> str:
@@ -257,8 +286,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Regenerate the PEF schema description.")
     parser.add_argument("--check", action="store_true", help="only compare, write nothing")
     args = parser.parse_args(argv)
-    text = SCHEMA.read_text(encoding="utf-8")
+    written = SCHEMA.read_text(encoding="utf-8")
+    text = with_kinds(written)
     problems = []
+    if args.check and text != written:
+        problems.append(
+            f"{SCHEMA.name} lacks an optimizer of {RULES.relative_to(ROOT)}; "
+            "run python tools/regen_schema.py"
+        )
     try:
         wanted = generate(text)
         flatc = shutil.which("flatc")
@@ -280,6 +315,7 @@ def main(argv: list[str] | None = None) -> int:
     if problems:
         return 1
     if not args.check:
+        SCHEMA.write_text(text, encoding="utf-8")
         GENERATED.write_text(wanted, encoding="utf-8")
     print(f"{GENERATED.relative_to(ROOT)} {'matches' if args.check else 'written'}")
     return 0

@@ -1,6 +1,6 @@
-"""Write the stubs of ``sambaflow.samba``, or check that they fit.
+"""Write the stubs of ``sambaflow.samba`` and what ``samba.optim`` exports, or check that they fit.
 
-    python tools/write_stubs.py            write sambaflow/samba/**.pyi
+    python tools/write_stubs.py            write sambaflow/samba/**.pyi and samba/optim/__init__.py
     python tools/write_stubs.py --check    exit 1 if they do not match the modules of samba
 
 ``sambaflow.samba`` turns into the package ``samba`` when it is imported, which type checkers
@@ -42,6 +42,8 @@ PUBLIC = {
     "session/__init__.py",
 }
 """Modules that scripts import, although their room or their name looks internal."""
+GATHERED = Path(REAL, "optim", "__init__.py")
+"""Exports what the modules beside it list in their ``__all__``."""
 
 
 def is_public(inside: Path) -> bool:
@@ -85,6 +87,28 @@ def exports(module: str, text: str) -> Sequence[str]:
     return sorted(n for n in found if not n.startswith("_") or n == "__version__")
 
 
+def gathered(root: Path) -> str:
+    """Return the text of the package whose exports are those of its modules.
+
+    Args:
+        root: The folder that holds the packages.
+
+    Returns:
+        Its docstring, and an import of every name that a module beside it lists.
+    """
+    path = root / GATHERED
+    lines = path.read_text().partition("\nfrom ")[0] + "\n"
+    for module in sorted(path.parent.glob("*.py")):
+        name = f"{REAL}.{path.parent.name}.{module.stem}"
+        names = getattr(importlib.import_module(name), "__all__", ()) if module != path else ()
+        if names:
+            # ruff's order: first what is written in capitals.
+            ordered = sorted(names, key=lambda n: (not n.isupper(), n.lower()))
+            listed = "".join(f"    {n} as {n},\n" for n in ordered)
+            lines += f"from {name} import (\n{listed})\n"
+    return lines
+
+
 def stubs(root: Path) -> dict[Path, str]:
     """Return the text of each stub by its path.
 
@@ -92,16 +116,16 @@ def stubs(root: Path) -> dict[Path, str]:
         root: The folder that holds the packages.
 
     Returns:
-        A stub for each public module of the package, in order.
+        A stub for each public module of the package, in order; before them :data:`GATHERED`.
     """
-    found: dict[Path, str] = {}
+    found = {GATHERED: gathered(root)}
     for path in sorted((root / REAL).rglob("*.py")):
         inside = path.relative_to(root / REAL)
         if not is_public(inside):
             continue
         package = path.name == "__init__.py"
         module = ".".join((REAL, *(inside.parent if package else inside.with_suffix("")).parts))
-        names = exports(module, path.read_text())
+        names = exports(module, found.get(path.relative_to(root)) or path.read_text())
         listed = "".join(f"    {name} as {name},\n" for name in names)
         text = f"from {module} import (\n{listed})\n" if names else ""
         found[STUBS / inside.with_suffix(".pyi")] = text
@@ -115,7 +139,8 @@ def main() -> int:
     check = parser.parse_args().check
     sys.path.insert(0, str(ROOT))  # run as a script, the modules are those of this tree
     wanted = stubs(ROOT)
-    there = {path.relative_to(ROOT): path.read_text() for path in (ROOT / STUBS).rglob("*.pyi")}
+    written = (ROOT / GATHERED, *(ROOT / STUBS).rglob("*.pyi"))
+    there = {path.relative_to(ROOT): path.read_text() for path in written}
     if check:
         wrong = sorted(p for p in {*wanted, *there} if wanted.get(p) != there.get(p))
         for path in wrong:

@@ -5,16 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from emulator.op_facts.flops import Flops
-from pef_schema.optimizer_rules import OPTIMIZER_RULES, idle_states
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
+from pef_schema.optimizer_states import idle_states
 from pef_schema.program import Optimizer, Program, Role, SectionKind, Step
-
-_OPTIONS: Mapping[str, int] = MappingProxyType(
-    {"amsgrad": 1, "centered": 5, "decoupled_weight_decay": -1, "maximize": 1}
-)
-"""What an option adds where it is set. Nesterov's adds 2 to momentum alone."""
 
 _NORM_PER_ELEMENT = 3
 """Of a gradient whose norm is limited: its square, the sum, the product with the factor."""
@@ -66,7 +61,8 @@ def update_flops(program: Program, step: Step) -> Flops:
 
 def _per_element(program: Program, optimizer: Optimizer) -> int:
     rule, options = OPTIMIZER_RULES[optimizer.kind], dict(optimizer.options)
-    more = sum(count for name, count in _OPTIONS.items() if options.get(name))
+    more = sum(count for name, count in rule.option_flops.items() if options.get(name))
+    more += 1 if options.get("maximize") else 0
     if rule.momentum_flops and not keeps_no_momentum(program, optimizer):
         more += rule.momentum_flops + (2 if options.get("nesterov") else 0)
     return rule.flops + more

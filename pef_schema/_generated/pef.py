@@ -2,7 +2,7 @@
 
 from pef_schema.tables import Field, Kind, Schema, Table
 
-FBS_SHA256 = "6144b88219dae554829c52c8f8955f8685878140acd8615cfedcbf08a66bc71b"
+FBS_SHA256 = "f52dea7dd73183c2b324d07983d0b432db78b28a0966dda548a0dd89ad104ed7"
 
 ENUMS: dict[str, dict[str, int]] = {
     "DType": {

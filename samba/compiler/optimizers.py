@@ -14,7 +14,13 @@ from typing import Any
 import torch
 
 from pef_schema.errors import SambaError
-from pef_schema.optimizer_rules import OPTIMIZER_RULES, OptimizerRule, StateRule, state_rules
+from pef_schema.optimizer_rules import (
+    OPTIMIZER_RULES,
+    OptimizerRule,
+    StateRule,
+    counts_steps,
+    state_rules,
+)
 from pef_schema.program import (
     ArginKind,
     DType,
@@ -52,7 +58,7 @@ class GroupSpec:
         owner: Index of the optimizer it belongs to.
         kind: Update rule.
         parameters: The host parameters.
-        argins: ``(kind, argin name, default)`` rows.
+        argins: ``(key in groups, argin name, default)`` rows.
         options: Fixed settings, sorted by name.
         states: States of each parameter, in the order that the rule takes them.
         has_step: Whether the rule counts steps: for bias correction, or to know the first one.
@@ -63,7 +69,7 @@ class GroupSpec:
     owner: int
     kind: OptimizerKind
     parameters: tuple[torch.Tensor, ...]
-    argins: tuple[tuple[ArginKind, str, float], ...]
+    argins: tuple[tuple[str, str, float], ...]
     options: tuple[tuple[str, float], ...]
     states: tuple[StateRule, ...]
     has_step: bool
@@ -74,13 +80,6 @@ KINDS: dict[type[torch.optim.Optimizer], OptimizerKind] = {
     pkgutil.resolve_name(rule.host): kind for kind, rule in OPTIMIZER_RULES.items()
 }
 """The kind of each class that the device knows."""
-
-ARGIN_KEYS = {
-    ArginKind.LR: "lr",
-    ArginKind.MOMENTUM: "momentum",
-    ArginKind.WEIGHT_DECAY: "weight_decay",
-}
-"""Hyperparameter names as users write them in ``hyperparam_dict``."""
 
 
 def as_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
@@ -128,12 +127,12 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
                     kind=kind,
                     parameters=tuple(group["params"]),
                     argins=tuple(
-                        (k, f"{label}__{key}" if label else key, float(group[key]))
-                        for key, k in rule.argins.items()
+                        (key, f"{label}__{key}" if label else key, float(group[key]))
+                        for key in rule.argins
                     ),
                     options=tuple(sorted(options.items())),
                     states=state_rules(kind, options),
-                    has_step=rule.counts or options.get("dampening", 0.0) != 0.0,
+                    has_step=counts_steps(kind, options),
                     max_grad_norm=getattr(optimizer, "max_grad_norm", None),
                 )
             )
@@ -276,8 +275,9 @@ def _params(
 
 def _argins(group: GroupSpec, table: RegionTable) -> tuple[tuple[str, int], ...]:
     rows = []
-    for kind, name, default in group.argins:
+    for key, name, default in group.argins:
         region = table.add(name, (), DType.FLOAT64, Role.ARGIN)
+        kind = ArginKind[key.upper()]
         table.add_argin(table.regions[region].name, region, kind, default)
-        rows.append((ARGIN_KEYS[kind], region))
+        rows.append((key, region))
     return tuple(rows)

@@ -297,9 +297,9 @@ def _wanting_gradients(traced: Traced, program: Program) -> frozenset[int]:
 def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None:
     """Log hyperparameters of the optimizer that take the place of the compiled ones."""
     by_region = {argin.region: argin for argin in program.argins}
-    kinds = {by_region[region].kind: by_region[region] for _, region in entry.argins}
-    for kind, _, given in group.argins:
-        argin = kinds[kind]
+    compiled = dict(entry.argins)
+    for key, _, given in group.argins:
+        argin = by_region[compiled[key]]
         if argin.default != given:
             tell(
                 "optimizer-hyperparameter",

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from emulator.handler_errors import raise_error_of_handler
-from pef_schema.optimizer_rules import OPTIMIZER_RULES, idle_states
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
+from pef_schema.optimizer_states import idle_states
 from pef_schema.program import Program, Role
 from samba.compiler.optimizers import GroupSpec, describe_optimizers
 from samba.errors import ArgumentError, described

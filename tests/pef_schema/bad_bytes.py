@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pef_schema import (
+    WRITER_VERSION,
     PefDamaged,
     PefError,
     PefForHardware,
@@ -64,8 +65,8 @@ add_case(
 add_case(
     "future_major",
     PefTooNew,
-    "format version 7 needs a reader of version 6 or later, this one has version 4",
-    lambda: seal(metadata_of(_good()), min_reader=6, writer=7),
+    f"version 99 needs a reader of version 98 or later, this one has version {WRITER_VERSION}",
+    lambda: seal(metadata_of(_good()), min_reader=98, writer=99),
 )
 add_case("header_length", PefDamaged, "header length 72", lambda: _patched(12, b"\x48\0"))
 add_case("unknown_flag", PefDamaged, "unknown flags 0x0004", lambda: _patched(14, b"\4\0"))

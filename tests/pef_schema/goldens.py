@@ -10,11 +10,21 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from pef_schema import WRITER_VERSION, Program, encode
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from tests.pef_schema.forge import metadata_of
-from tests.pef_schema.samples import complex_numbers, custom, inference, moments, small, training
+from tests.pef_schema.samples import (
+    complex_numbers,
+    custom,
+    inference,
+    moments,
+    small,
+    training,
+    updated_by,
+)
 from tests.processes import finished
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -29,6 +39,10 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 }
 VERSIONS = {"custom": 2, "moments": 3, "complex": 4}
 """The first version that can say what a program says; 1 for all others."""
+for _kind, _rule in OPTIMIZER_RULES.items():
+    if _rule.since > 4:  # a version of its own: its file is made from its row
+        PROGRAMS[_kind.name.lower()] = partial(updated_by, _kind)
+        VERSIONS[_kind.name.lower()] = _rule.since
 
 
 def golden_path(name: str) -> Path:

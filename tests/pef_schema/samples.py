@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Mapping
 
 from pef_schema import (
     Argin,
@@ -30,6 +31,7 @@ from pef_schema import (
     Update,
     Value,
 )
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, counts_steps, state_rules
 
 F32 = DType.FLOAT32
 
@@ -287,36 +289,51 @@ def renamed(program: Program) -> Program:
 
 def moments() -> Program:
     """The small sample under NAdam, which has a state that is a number: version 3 of the format."""
-    base = small()
+    options = {"beta1": 0.9, "beta2": 0.999, "decoupled_weight_decay": 1.0, "eps": 1e-8}
+    options |= {"maximize": 0.0, "momentum_decay": 4e-3}
+    return updated_by(OptimizerKind.NADAM, options)
+
+
+def updated_by(kind: OptimizerKind, options: Mapping[str, float] | None = None) -> Program:
+    """The small sample under an optimizer of another kind, with a step count if it has one.
+
+    Args:
+        kind: The kind.
+        options: Its options; where none are given, all that it has, its switches on.
+    """
+    if options is None:
+        rule = OPTIMIZER_RULES[kind]
+        options = {name: 1.0 if fits(1.0) else 0.5 for name, (fits, _) in rule.options.items()}
+    base, name = small(), f"{kind.name.lower()}0"
+    regions, states, step = list(base.regions), [], -1
+    for state in state_rules(kind, options):
+        if not states and not state.is_number:
+            states.append(7)  # the sample's own, of the name momentum
+            continue
+        states.append(len(regions))
+        shape = () if state.is_number else (4, 3)
+        own = "w__momentum_2" if state.name == "momentum" else f"w__{state.name}"
+        regions.append(_region(own, shape, Role.OPTIMIZER_STATE))
+    if counts_steps(kind, options):
+        step = len(regions)
+        regions.append(_region(f"{name}__step", (), Role.OPTIMIZER_STATE))
+    written = (1, *states, *((step,) if step >= 0 else ()))
     opt = dataclasses.replace(
-        base.sections[3].steps[0], reads=(1, 2, 7, 8, 13, 14, 15), writes=(1, 7, 13, 14, 15)
+        base.sections[3].steps[0], reads=tuple(sorted({2, 8, *written})), writes=written
+    )
+    optimizer = Optimizer(
+        name=name,
+        kind=kind,
+        params=(OptimizerParam(weight=1, grad=2, states=tuple(states)),),
+        argins=(("lr", 8),),
+        options=tuple(sorted(options.items())),
+        step=step,
     )
     return dataclasses.replace(
         base,
-        regions=(
-            *base.regions,
-            _region("w__exp_avg_sq", (4, 3), Role.OPTIMIZER_STATE),
-            _region("w__mu_product", (), Role.OPTIMIZER_STATE),
-            _region("nadam0__step", (), Role.OPTIMIZER_STATE),
-        ),
+        regions=tuple(regions),
         sections=(*base.sections[:3], dataclasses.replace(base.sections[3], steps=(opt,))),
-        optimizers=(
-            Optimizer(
-                name="nadam0",
-                kind=OptimizerKind.NADAM,
-                params=(OptimizerParam(weight=1, grad=2, states=(7, 13, 14)),),
-                argins=(("lr", 8),),
-                options=(
-                    ("beta1", 0.9),
-                    ("beta2", 0.999),
-                    ("decoupled_weight_decay", 1.0),
-                    ("eps", 1e-8),
-                    ("maximize", 0.0),
-                    ("momentum_decay", 4e-3),
-                ),
-                step=15,
-            ),
-        ),
+        optimizers=(optimizer,),
     )
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pef_schema import WRITER_VERSION, PefTooNew, decode, encode, envelope, read_info, read_pef
 from pef_schema._generated.pef import ENUMS, SCHEMA
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, OptimizerKind
 from pef_schema.tables import Field, Kind
 from pef_schema.verify_buffer import read_tables
 from tests.pef_schema.forge import later_metadata, metadata_of, seal
 from tests.pef_schema.goldens import FOLDER, PROGRAMS, VERSIONS, golden_path
-from tests.pef_schema.samples import inference
+from tests.pef_schema.samples import inference, updated_by
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -35,6 +37,15 @@ def test_same_bytes_as_ever(name: str) -> None:
     golden = golden_path(name).read_bytes()
     assert encode(PROGRAMS[name]()) == golden
     assert encode(decode(golden)) == golden
+
+
+@pytest.mark.parametrize("kind", OptimizerKind)
+def test_every_kind_of_optimizer_is_written_and_read(kind: OptimizerKind, tmp_path: Path) -> None:
+    """In the version that introduces it."""
+    path = tmp_path / "net.pef"
+    path.write_bytes(encode(updated_by(kind)))
+    assert read_pef(path) == updated_by(kind)
+    assert read_info(path).min_reader == OPTIMIZER_RULES[kind].since
 
 
 def test_header_byte_for_byte() -> None:

@@ -30,6 +30,8 @@ from pef_schema import (
 from tests.pef_schema.forge import metadata_of, seal
 from tests.pef_schema.samples import inference, renamed, training
 
+LATER = WRITER_VERSION + 1
+
 
 @pytest.mark.parametrize("reader", [read_pef, read_info])
 def test_missing(reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,12 +176,12 @@ def test_info_looks_at_the_head_alone(tmp_path: Path) -> None:
 
 def test_info_tells_versions(tmp_path: Path) -> None:
     path = tmp_path / "net.pef"
-    path.write_bytes(seal(metadata_of(encode(inference())), writer=5))
-    assert (read_info(path).min_reader, read_info(path).writer) == (1, 5)
-    path.write_bytes(seal(metadata_of(encode(inference())), min_reader=5, writer=5))
+    path.write_bytes(seal(metadata_of(encode(inference())), writer=LATER))
+    assert (read_info(path).min_reader, read_info(path).writer) == (1, LATER)
+    path.write_bytes(seal(metadata_of(encode(inference())), min_reader=LATER, writer=LATER))
     with pytest.raises(PefTooNew, match="Update this package") as caught:
         read_info(path)
-    assert (caught.value.need, caught.value.have) == (5, WRITER_VERSION)
+    assert (caught.value.need, caught.value.have) == (LATER, WRITER_VERSION)
 
 
 def test_hardware_file_of_any_head(tmp_path: Path) -> None:

@@ -73,6 +73,23 @@ def test_other_slots_of_flatc_are_found(tmp_path: Path) -> None:
     assert problem.startswith("table Call: flatc's slots are")
 
 
+def test_a_new_kind_of_optimizer_is_written_into_the_schema(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing else in the schema changes."""
+    rules = tmp_path / "rules.py"
+    text = regen_schema.RULES.read_text(encoding="utf-8")
+    rules.write_text(text.replace("    RADAM = 10\n", "    RADAM = 10\n    OTHER = 11\n"))
+    monkeypatch.setattr(regen_schema, "RULES", rules)
+    monkeypatch.setattr(regen_schema, "ROOT", Path("/"))
+    before, after = regen_schema.parse(_TEXT), regen_schema.parse(regen_schema.with_kinds(_TEXT))
+    assert after.enums["OptimizerKind"] == {**before.enums["OptimizerKind"], "OTHER": 11}
+    assert regen_schema.incompatibilities(before, after) == []
+    assert "// Last used id: 11.\nenum OptimizerKind" in regen_schema.with_kinds(_TEXT)
+    assert regen_schema.main(["--check"]) == 1
+    assert "run python tools/regen_schema.py" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "kind", [DType, Role, SectionKind, OptimizerKind, ArginKind, OutputGrad, ArgTag]
 )
@@ -92,10 +109,12 @@ def test_released_versions_are_kept() -> None:
     assert 1 <= MIN_READER <= WRITER_VERSION
     now = regen_schema.parse(_TEXT)
     for version in range(1, WRITER_VERSION + 1):
-        released = regen_schema.parse((FOLDER / f"v{version}.fbs").read_text(encoding="utf-8"))
+        path = FOLDER / f"v{version}.fbs"
+        assert path.exists(), "run python -m tests.pef_schema.goldens"
+        released = regen_schema.parse(path.read_text(encoding="utf-8"))
         assert regen_schema.incompatibilities(released, now) == []
         if version == WRITER_VERSION:
-            assert now == released, "the schema changed: raise WRITER_VERSION"
+            assert now == released, "the schema changed: raise WRITER_VERSION, or `since` in a row"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from emulator.lowering.update_rules.parameters import (
     update_rule,
     wide,
 )
-from pef_schema.optimizer_rules import idle_states
+from pef_schema.optimizer_states import idle_states
 from pef_schema.program import OptimizerKind
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from emulator.lowering.update_rules import update
 from emulator.lowering.variant import Variant
 from emulator.trace_settings import wide_types
-from pef_schema.optimizer_rules import first_values
+from pef_schema.optimizer_states import first_values
 from pef_schema.program import (
     DType,
     Optimizer,

@@ -23,25 +23,9 @@ from pef_schema import read_pef
 from pef_schema.program import OptimizerKind
 from samba import utils
 from samba.compiler.optimizers import describe_optimizers
-from samba.distributed.bagua import QAdamOptimizer
 from tests.emulator.lowering.one_rule import OneRule
+from tests.emulator.lowering.optimizer_cases import CASES
 from tests.samba.worlds import named
-
-BETAS = {"lr": 0.1, "weight_decay": 0.1}
-CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
-    (torch.optim.SGD, {"lr": 0.1}),
-    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
-    (torch.optim.Adam, {**BETAS, "amsgrad": True}),
-    (torch.optim.AdamW, BETAS),
-    (QAdamOptimizer, {"lr": 0.1, "warmup_steps": 1}),
-    (torch.optim.RMSprop, {**BETAS, "momentum": 0.5, "centered": True}),
-    (torch.optim.RMSprop, BETAS),
-    (torch.optim.Adagrad, BETAS),
-    (torch.optim.Adadelta, BETAS),
-    (torch.optim.Adamax, BETAS),
-    (torch.optim.NAdam, BETAS),
-    (torch.optim.RAdam, BETAS),
-]
 
 
 def one_rule(cls: type[torch.optim.Optimizer], options: dict[str, Any]) -> OneRule:
@@ -54,11 +38,11 @@ def one_rule(cls: type[torch.optim.Optimizer], options: dict[str, Any]) -> OneRu
 
 
 def test_all_rules_are_tried() -> None:
-    kinds = {one_rule(cls, options).optimizer.kind for cls, options in CASES}
+    kinds = {one_rule(cls, options).optimizer.kind for cls, options in CASES.values()}
     assert kinds == set(OptimizerKind)
 
 
-@pytest.mark.parametrize(("cls", "options"), CASES)
+@pytest.mark.parametrize(("cls", "options"), CASES.values(), ids=CASES)
 def test_an_update_that_is_held_back_changes_nothing(
     cls: type[torch.optim.Optimizer], options: dict[str, Any]
 ) -> None:

@@ -29,108 +29,24 @@ from pef_schema.program import (
 from samba.compiler.build import build_program
 from samba.compiler.optimizers import describe_optimizers
 from samba.compiler.sections import CompileOptions
-from samba.distributed.bagua import QAdamOptimizer
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.emulator.lowering.one_rule import OneRule
+from tests.emulator.lowering.optimizer_cases import (
+    CASES,
+    SGD,
+    Adadelta,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    RAdam,
+    RMSprop,
+)
 from tests.pef_schema.cases import edit
 from tests.tracing import trace
 
 STEPS, EARLY = 100, 10
-SGD, Adam, AdamW = torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW
-RMSprop, Adagrad, Adadelta = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta
-Adamax, NAdam, RAdam = torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam
-Case = tuple[type[torch.optim.Optimizer], dict[str, Any]]
-CASES: dict[str, Case] = {
-    "sgd": (SGD, {"lr": 0.1}),
-    "sgd decay": (SGD, {"lr": 0.1, "weight_decay": 0.05}),
-    "sgd momentum": (SGD, {"lr": 0.01, "momentum": 0.9}),
-    "sgd all": (
-        SGD,
-        {"lr": 0.01, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1, "maximize": True},
-    ),
-    "sgd nesterov": (
-        SGD,
-        {"lr": 0.01, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01},
-    ),
-    "adam": (Adam, {"lr": 0.02}),
-    "adam all": (
-        Adam,
-        {"lr": 0.02, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-2, "maximize": True},
-    ),
-    "adam amsgrad": (Adam, {"lr": 0.02, "amsgrad": True}),
-    "adam decoupled": (Adam, {"lr": 0.02, "weight_decay": 0.1, "decoupled_weight_decay": True}),
-    "adamw": (AdamW, {"lr": 0.02, "weight_decay": 0.1}),
-    "adamw all": (
-        AdamW,
-        {"lr": 0.02, "amsgrad": True, "maximize": True, "betas": (0.8, 0.9), "eps": 1e-2},
-    ),
-    "qadam warming up": (QAdamOptimizer, {"lr": 0.02, "warmup_steps": 101}),
-    "qadam all": (
-        QAdamOptimizer,
-        {
-            "lr": 0.02,
-            "warmup_steps": 4,
-            "weight_decay": 0.1,
-            "betas": (0.8, 0.9),
-            "eps": 1e-2,
-        },
-    ),
-    "rmsprop": (RMSprop, {"lr": 0.01}),
-    "rmsprop momentum": (
-        RMSprop,
-        {"lr": 0.01, "alpha": 0.9, "eps": 0.01, "momentum": 0.7, "weight_decay": 0.1},
-    ),
-    "rmsprop centered": (RMSprop, {"lr": 0.01, "alpha": 0.3, "eps": 0.1, "centered": True}),
-    "rmsprop all": (
-        RMSprop,
-        {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.2, "centered": True, "maximize": True},
-    ),
-    "adagrad": (Adagrad, {"lr": 0.1}),
-    "adagrad decay": (Adagrad, {"lr": 0.1, "lr_decay": 0.05, "weight_decay": 0.1, "eps": 0.1}),
-    "adagrad all": (
-        Adagrad,
-        {"lr": 0.1, "lr_decay": 0.01, "initial_accumulator_value": 0.7, "maximize": True},
-    ),
-    "adadelta": (Adadelta, {}),
-    "adadelta all": (
-        Adadelta,
-        {"lr": 0.5, "rho": 0.8, "eps": 0.01, "weight_decay": 0.1, "maximize": True},
-    ),
-    "adamax": (Adamax, {"lr": 0.02}),
-    "adamax all": (
-        Adamax,
-        {"lr": 0.02, "betas": (0.4, 0.9), "eps": 0.1, "weight_decay": 0.1, "maximize": True},
-    ),
-    "nadam": (NAdam, {"lr": 0.02}),
-    "nadam all": (
-        NAdam,
-        {
-            "lr": 0.02,
-            "betas": (0.8, 0.9),
-            "eps": 0.1,
-            "weight_decay": 0.1,
-            "momentum_decay": 0.05,
-            "maximize": True,
-        },
-    ),
-    "nadam decoupled": (
-        NAdam,
-        {"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True, "betas": (0.4, 0.99)},
-    ),
-    "radam": (RAdam, {"lr": 0.02}),
-    "radam all": (
-        RAdam,
-        {"lr": 0.02, "betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.1, "maximize": True},
-    ),
-    "radam decoupled": (
-        RAdam,
-        {"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True},
-    ),
-    "radam never rectified": (RAdam, {"lr": 0.02, "betas": (0.9, 0.5)}),
-    "rmsprop foreach": (RMSprop, {"lr": 0.01, "momentum": 0.5, "foreach": True}),
-    "nadam foreach": (NAdam, {"lr": 0.02, "foreach": True}),
-    "adagrad fused": (Adagrad, {"lr": 0.1, "fused": True}),
-}
 FLOATS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 TOLERANCES = {
     # A hundred updates of weights of order one, each within a few ulps, of which most cancel.
@@ -280,8 +196,9 @@ OTHERS = [
 
 
 def test_every_option_of_every_optimizer_is_among_the_cases() -> None:
-    """But for those that say how torch computes."""
+    """But for those that say how torch computes, and the settings of ``samba.optim``."""
     how = {"foreach", "fused", "capturable", "differentiable"}
+    how |= {"argin_region_name", "max_grad_norm", "fp32_params"}
     for cls in {cls for cls, _ in CASES.values()}:
         given = {name for other, options in CASES.values() if other is cls for name in options}
         known = set(inspect.signature(cls).parameters) - {"params"}

@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 import samba
 from pef_schema import Program, encode, read_pef
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.structure import with_twins
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
+from samba.compiler.optimizers import KINDS
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions
 from samba.distributed.bagua import QAdamOptimizer
@@ -57,11 +59,11 @@ class Tower(nn.Module):
 
 
 class Kinds(Tower):
-    """Six layers, for as many optimizers."""
+    """As many layers as optimizers."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(6))
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(count))
 
 
 class Convolution(nn.Module):
@@ -196,13 +198,14 @@ def _optimizer(kind: Callable[..., torch.optim.Optimizer], **options: Any) -> Ca
 
 def _kinds() -> Program:
     """A layer under each optimizer that has come after the first version of the format."""
-    model = Kinds()
-    makers = [
-        _optimizer(torch.optim.RMSprop, lr=0.1, momentum=0.5, centered=True),
-        _optimizer(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.5),
-        *(torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
-    ]
-    optimizers = [m(layer.parameters()) for m, layer in zip(makers, model.layers, strict=True)]
+    rules = {cls: OPTIMIZER_RULES[kind] for cls, kind in KINDS.items()}
+    later = {cls: rule for cls, rule in rules.items() if rule.since > 1}
+    model, optimizers = Kinds(len(later)), []
+    for (cls, rule), layer in zip(later.items(), model.layers, strict=True):
+        options: dict[str, Any] = {state.option: True for state in rule.states if state.option}
+        options |= {s.first: 0.5 for s in rule.states if isinstance(s.first, str)}
+        options |= {"momentum": 0.5} if "momentum" in rule.argins else {}
+        optimizers.append(cls(layer.parameters(), **options))
     traced = trace(model, (torch.ones(2, 2),))
     return build_program(traced, optimizers, CompileOptions(name="net"))
 

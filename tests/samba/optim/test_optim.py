@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -13,60 +15,28 @@ from torch import nn
 import samba
 from samba.errors import ArgumentError
 from tests.api.covers import covers
+from tests.emulator.lowering.optimizer_cases import CASES
+
+CLASSES = {
+    cls: getattr(samba.optim, cls.__name__)
+    for cls, _ in CASES.values()
+    if hasattr(samba.optim, cls.__name__)
+}
+"""SambaFlow's class of each that the device knows, but Bagua's, which has none."""
+OWN_DEFAULTS = {torch.optim.SGD: {}, torch.optim.AdamW: {"betas": (0.8, 0.9), "weight_decay": 0.1}}
+"""Whose defaults are SambaFlow's, or of which torch has fewer: with others."""
+
+
+def accepted(ours: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that SambaFlow's class has."""
+    known = inspect.signature(ours).parameters
+    return {name: value for name, value in options.items() if name in known}
+
 
 PAIRS = {
-    "sgd": (samba.optim.SGD, torch.optim.SGD, {"lr": 0.1}),
-    "momentum": (
-        samba.optim.SGD,
-        torch.optim.SGD,
-        {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "dampening": 0.1},
-    ),
-    "nesterov": (
-        samba.optim.SGD,
-        torch.optim.SGD,
-        {"lr": 0.1, "momentum": 0.9, "nesterov": True},
-    ),
-    "adam": (samba.optim.Adam, torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1}),
-    "amsgrad": (samba.optim.Adam, torch.optim.Adam, {"lr": 0.01, "amsgrad": True}),
-    "adamw": (
-        samba.optim.AdamW,
-        torch.optim.AdamW,
-        {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1},
-    ),
-    "rmsprop": (
-        samba.optim.RMSprop,
-        torch.optim.RMSprop,
-        {"lr": 0.02, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.5}
-        | {"centered": True, "maximize": True},
-    ),
-    "adagrad": (
-        samba.optim.Adagrad,
-        torch.optim.Adagrad,
-        {"lr": 0.02, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3}
-        | {"eps": 1e-3, "maximize": True},
-    ),
-    "adadelta": (
-        samba.optim.Adadelta,
-        torch.optim.Adadelta,
-        {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1, "maximize": True},
-    ),
-    "adamax": (
-        samba.optim.Adamax,
-        torch.optim.Adamax,
-        {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True},
-    ),
-    "nadam": (
-        samba.optim.NAdam,
-        torch.optim.NAdam,
-        {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True}
-        | {"momentum_decay": 0.1, "decoupled_weight_decay": True},
-    ),
-    "radam": (
-        samba.optim.RAdam,
-        torch.optim.RAdam,
-        {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True}
-        | {"decoupled_weight_decay": True},
-    ),
+    name: (CLASSES[cls], cls, OWN_DEFAULTS.get(cls, {}) | accepted(CLASSES[cls], options))
+    for name, (cls, options) in CASES.items()
+    if cls in CLASSES
 }
 
 
@@ -133,13 +103,9 @@ def test_defaults():
     assert sgd.max_grad_norm is None
 
 
-OWN_DEFAULTS = {"sgd", "momentum", "nesterov", "adamw"}
-"""Whose defaults are SambaFlow's, or of which torch has fewer."""
-
-
-@pytest.mark.parametrize("name", sorted(PAIRS.keys() - OWN_DEFAULTS))
-def test_defaults_are_torchs(name):
-    ours, theirs, _ = PAIRS[name]
+@pytest.mark.parametrize("theirs", [cls for cls in CLASSES if cls not in OWN_DEFAULTS])
+def test_defaults_are_torchs(theirs):
+    ours = CLASSES[theirs]
     parameters = [nn.Parameter(torch.ones(1))]
     optimizer = ours(parameters, max_grad_norm=2.0, argin_region_name="net")
     assert optimizer.defaults == theirs(parameters).defaults

@@ -15,8 +15,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import samba
-from pef_schema.optimizer_rules import OPTIMIZER_RULES
-from samba.compiler.optimizers import KINDS, UnsupportedOptimizer
+from samba.compiler.optimizers import UnsupportedOptimizer
 from samba.session.check_pef import OptimizerMismatch
 from tests.pages import page
 from tests.samba.session.loading import loaded
@@ -323,19 +322,3 @@ def test_the_example_of_the_page_prints_what_stands_there(tmp_path, monkeypatch,
     for code, printed in blocks:  # the second one goes on from the first
         exec(compile(code, PAGE, "exec"), names)  # our own page
         assert capsys.readouterr().out.endswith(printed)
-
-
-def test_the_page_names_what_the_device_has():
-    """A row for each class that is known, with its settings and its states by torch's names."""
-    rows = {}
-    for line in page(PAGE, "Optimizers of the device").splitlines():
-        cells = [set(re.findall(r"`(\w+)`", cell)) for cell in line.split("|")[1:-1]]
-        rows |= dict.fromkeys(cells[0], cells[1:]) if len(cells) == 3 else {}
-    for cls, kind in KINDS.items():
-        rule = OPTIMIZER_RULES[kind]
-        names = {name.removesuffix("1").removesuffix("2") for name in rule.options}
-        given = {"betas" if name == "beta" else name for name in names}
-        states = {state.host_name or state.name for state in rule.states}
-        options, kept = rows[cls.__name__]
-        assert options - {"decoupled_weight_decay"} == given - {"decoupled_weight_decay"}, cls
-        assert kept - {"step", "amsgrad", "centered"} == states, cls
