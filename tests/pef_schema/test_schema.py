@@ -79,13 +79,13 @@ def test_a_new_kind_of_optimizer_is_written_into_the_schema(
     """And nothing else in the schema changes."""
     rules = tmp_path / "rules.py"
     text = regen_schema.RULES.read_text(encoding="utf-8")
-    rules.write_text(text.replace("    RADAM = 10\n", "    RADAM = 10\n    OTHER = 11\n"))
+    rules.write_text(text.replace("    SGD = 1\n", "    SGD = 1\n    OTHER = 200\n"))
     monkeypatch.setattr(regen_schema, "RULES", rules)
     monkeypatch.setattr(regen_schema, "ROOT", Path("/"))
     before, after = regen_schema.parse(_TEXT), regen_schema.parse(regen_schema.with_kinds(_TEXT))
-    assert after.enums["OptimizerKind"] == {**before.enums["OptimizerKind"], "OTHER": 11}
+    assert after.enums["OptimizerKind"] == {**before.enums["OptimizerKind"], "OTHER": 200}
     assert regen_schema.incompatibilities(before, after) == []
-    assert "// Last used id: 11.\nenum OptimizerKind" in regen_schema.with_kinds(_TEXT)
+    assert "// Last used id: 200.\nenum OptimizerKind" in regen_schema.with_kinds(_TEXT)
     assert regen_schema.main(["--check"]) == 1
     assert "run python tools/regen_schema.py" in capsys.readouterr().err
 
