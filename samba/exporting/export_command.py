@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from pef_schema import Program, read_pef
@@ -91,16 +92,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _export(args: argparse.Namespace) -> int:
     of = {"section": "stablehlo", "portable": "stablehlo", "weights": "onnx"}
-    for option, form in of.items():
-        if getattr(args, option) and args.format != form:
-            raise WrongUsage(f"--{option} is for --format {form}, not for {args.format}.")
+    for option, wanted in of.items():
+        if getattr(args, option) and args.format != wanted:
+            raise WrongUsage(f"--{option} is for --format {wanted}, not for {args.format}.")
     program = read_pef(args.pef)
     index = chosen_graph(program, args.graph, pef=args.pef)
-    data = _FORMATS[args.format](args, program, index)
+    form = _FORMATS[args.format]
+    data = form.write(args, program, index)
     inputs = {"the PEF": args.pef}
     if args.weights is not None:
         inputs["the checkpoint"] = args.weights
-    then = "jax.export.deserialize reads it" if args.portable else _NEXT[args.format]
+    then = "jax.export.deserialize reads it" if args.portable else form.then
     write_output(args.output, data, inputs=inputs, what=args.format, then=then)
     return DONE
 
@@ -155,18 +157,25 @@ def _onnx(args: argparse.Namespace, program: Program, index: int | None) -> byte
     return onnx_bytes(program, graph, load_weights(args.weights))
 
 
-_FORMATS: Mapping[str, Callable[[argparse.Namespace, Program, int | None], bytes]] = (
-    MappingProxyType({"dot": _dot, "json": _json, "onnx": _onnx, "stablehlo": _stablehlo})
-)
-"""What writes each form: a function of the command's arguments, the program, and the graph that was
-asked for."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """A form of a PEF.
 
-_NEXT: Mapping[str, str] = MappingProxyType(
+    Args:
+        write: Makes it from the command's arguments, the program, and the graph that was asked for.
+        then: What to do with it.
+    """
+
+    write: Callable[[argparse.Namespace, Program, int | None], bytes]
+    then: str
+
+
+_FORMATS: Mapping[str, _Form] = MappingProxyType(
     {
-        "dot": "dot -Tsvg -O, of Graphviz, draws it",
-        "json": "docs/program.md has its keys",
-        "onnx": "onnxruntime runs it, Netron shows it",
-        "stablehlo": "stablehlo-opt and other tools of MLIR read it",
+        "dot": _Form(write=_dot, then="dot -Tsvg -O, of Graphviz, draws it"),
+        "json": _Form(write=_json, then="docs/program.md has its keys"),
+        "onnx": _Form(write=_onnx, then="onnxruntime runs it, Netron shows it"),
+        "stablehlo": _Form(write=_stablehlo, then="stablehlo-opt and other tools of MLIR read it"),
     }
 )
-"""What to do with each form."""
+"""The forms by the name that the command takes."""
