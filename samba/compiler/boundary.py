@@ -1,4 +1,4 @@
-"""What passes between sections: to later ones, to outputs and state, and to the backward pass.
+"""A divided graph, and what passes between its sections: to later ones, outputs, state, backward.
 
 A value that a gradient reads is read from its region if it has one, executed
 again if that is cheap and costs no more memory than keeping it, and saved in an
@@ -8,13 +8,45 @@ never executed again: its region holds the new state by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
 
 from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.table import op_facts
-from pef_schema.program import Role, Value
-from samba.compiler.sections import SectionedGraph
+from pef_schema.program import Role
+from samba.compiler.gradient_flow import GradientFlow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionedGraph(GradientFlow):
+    """A traced graph, divided into sections.
+
+    Args:
+        index: Its number in the program.
+        sections: Positions of its nodes, section by section.
+        section_of: For each value that a node makes, the section of that node.
+    """
+
+    index: int
+    sections: tuple[range, ...]
+    section_of: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardNeeds:
+    """The needs of the backward pass of one section.
+
+    Args:
+        nodes: Forward nodes to differentiate, in forward order.
+        recompute: Forward nodes to execute again, in forward order.
+        reads: Values to read from device memory.
+        saves: Those of ``reads`` that the forward section must write for it.
+    """
+
+    nodes: tuple[int, ...]
+    recompute: tuple[int, ...]
+    reads: frozenset[int]
+    saves: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,26 +55,26 @@ class Boundary:
 
     Args:
         values: Values that a later section takes from an earlier one, ascending.
-        stored: Values that are in device memory whatever the backward pass needs.
         output_writers: For each output, the section that writes its region.
         update_writers: For each update of state, the section that writes its region.
+        needs: What the backward pass of each section needs.
     """
 
     values: tuple[int, ...]
-    stored: frozenset[int]
     output_writers: tuple[int, ...]
     update_writers: tuple[int, ...]
+    needs: tuple[BackwardNeeds, ...]
 
 
-def find_boundary(graph: SectionedGraph, values: Sequence[Value]) -> Boundary:
+def find_boundary(graph: SectionedGraph) -> Boundary:
     """Find what passes from section to section.
 
     Args:
         graph: The graph.
-        values: Its values; sources have their regions.
 
     Returns:
-        The values that pass, and the sections that write outputs.
+        The values that pass, the sections that write outputs, and what each backward section reads,
+        recomputes and has saved.
     """
     written = [
         *((o.value, o.region_name) for o in graph.traced.outputs),
@@ -58,18 +90,20 @@ def find_boundary(graph: SectionedGraph, values: Sequence[Value]) -> Boundary:
         ),
         *((v, w) for (v, _), w in zip(written, writers, strict=True)),
     ]
+    # Sources have regions of their own, and the advanced seed is read where it is written.
+    seeds = [new for new, old in graph.traced.updates if graph.source_of[old].role is Role.SEED]
+    placed = {*graph.source_of, *seeds}
     crossing = {
         v
         for v, section in takers
-        if graph.section_of.get(v, section) != section and values[v].region < 0
+        if graph.section_of.get(v, section) != section and v not in placed
     }
-    stored = crossing | {v for v, value in enumerate(values) if value.region >= 0}
     outputs = len(graph.traced.outputs)
     return Boundary(
         values=tuple(sorted(crossing)),
-        stored=frozenset(stored),
         output_writers=writers[:outputs],
         update_writers=writers[outputs:],
+        needs=tuple(_section_needs(graph, s, crossing | placed) for s in graph.sections),
     )
 
 
@@ -104,37 +138,10 @@ def _writers(graph: SectionedGraph, written: Sequence[tuple[int, str]]) -> tuple
             return tuple(writers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackwardNeeds:
-    """The needs of the backward pass of one section.
-
-    Args:
-        nodes: Forward nodes to differentiate, in forward order.
-        recompute: Forward nodes to execute again, in forward order.
-        reads: Values to read from device memory.
-        saves: Those of ``reads`` that the forward section must write for it.
-    """
-
-    nodes: tuple[int, ...]
-    recompute: tuple[int, ...]
-    reads: frozenset[int]
-    saves: frozenset[int]
-
-
-def backward_needs(graph: SectionedGraph, stored: frozenset[int]) -> tuple[BackwardNeeds, ...]:
-    """Decide for each section what its backward section reads, recomputes and has saved.
-
-    Args:
-        graph: The graph.
-        stored: Values that are in device memory anyway: sources and boundary values.
-
-    Returns:
-        The decisions, by section.
-    """
-    return tuple(_section_needs(graph, section, stored) for section in graph.sections)
-
-
-def _section_needs(graph: SectionedGraph, section: range, stored: frozenset[int]) -> BackwardNeeds:
+def _section_needs(
+    graph: SectionedGraph, section: range, stored: AbstractSet[int]
+) -> BackwardNeeds:
+    """What the backward section of a section reads, recomputes and has saved."""
     nodes, grads, facts = graph.traced.nodes, graph.grads, op_facts()
     differentiate = tuple(
         i
@@ -167,7 +174,7 @@ class _Decisions:
         stored: Values that are in device memory anyway.
     """
 
-    def __init__(self, graph: SectionedGraph, section: range, stored: frozenset[int]) -> None:
+    def __init__(self, graph: SectionedGraph, section: range, stored: AbstractSet[int]) -> None:
         self._nodes, self._values = graph.traced.nodes, graph.traced.values
         self._producer = {v: i for i in section for v in self._nodes[i].outputs if v >= 0}
         self._stored, self._overwritten = stored, graph.overwritten

@@ -9,12 +9,11 @@ import torch
 
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
-from samba.compiler.gradient_flow import refuse_state_gradients, refuse_underivable, with_kept_state
-from samba.compiler.losses import choose_losses
-from samba.compiler.optimizers import GroupSpec, describe_optimizers, place_optimizers
-from samba.compiler.placement import PlacedGraph, RegionTable, name_tensors, place
+from samba.compiler.gradient_flow import find_gradient_flow
+from samba.compiler.optimizers import describe_optimizers, place_optimizers
+from samba.compiler.placement import PlacedGraph, RegionTable, place
 from samba.compiler.sections import CompileOptions, divide
-from samba.compiler.steps import NamedSteps, gradient_buckets, optimizer_steps, section_steps
+from samba.compiler.steps import NamedSteps, section_steps
 from samba.tracer.traced import Traced
 
 
@@ -34,8 +33,7 @@ def build_program(
     Raises:
         SambaError: If loss indices, optimizers or shared regions do not fit the model.
     """
-    groups = describe_optimizers(optimizers)
-    return _program([traced], [] if options.inference else groups, options)
+    return _program([traced], optimizers, options)
 
 
 def build_multigraph(graphs: Sequence[Traced], options: CompileOptions) -> Program:
@@ -55,7 +53,7 @@ def build_multigraph(graphs: Sequence[Traced], options: CompileOptions) -> Progr
     Raises:
         SambaError: If tensors that share a region do not agree.
     """
-    return _program(graphs, [], replace(options, inference=True))
+    return _program(graphs, (), replace(options, inference=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +65,12 @@ class _CompiledGraph:
     sections: list[NamedSteps]
 
 
-def _program(graphs: Sequence[Traced], groups: list[GroupSpec], options: CompileOptions) -> Program:
+def _program(
+    graphs: Sequence[Traced], optimizers: Sequence[torch.optim.Optimizer], options: CompileOptions
+) -> Program:
     table, state = RegionTable(), _state_regions(graphs)
     compiled = [
-        _graph(traced, groups, options, index=index, state=state, table=table)
+        _graph(traced, optimizers, options, index=index, state=state, table=table)
         for index, traced in enumerate(graphs)
     ]
     sections: list[Section] = []
@@ -110,7 +110,7 @@ def _state_regions(graphs: Sequence[Traced]) -> frozenset[str]:
 
 def _graph(
     traced: Traced,
-    groups: list[GroupSpec],
+    optimizers: Sequence[torch.optim.Optimizer],
     options: CompileOptions,
     *,
     index: int,
@@ -118,22 +118,18 @@ def _graph(
     table: RegionTable,
 ) -> _CompiledGraph:
     """Compile one graph; each stage takes what those before it returned."""
-    if not options.inference:
-        traced = with_kept_state(traced)
-    divided = divide(traced, options, index=index, state=state)
-    losses = choose_losses(divided, options.loss_indices)
-    if not options.inference:
-        refuse_state_gradients(traced, [traced.outputs[i].value for i in losses])
-        refuse_underivable(traced, losses)
-    placed = place(divided, losses, table, bucketed=options.data_parallel)
-    buckets = gradient_buckets(placed, table, options.bucket_bytes) if options.data_parallel else ()
-    optimizers = place_optimizers(groups, placed, table)
-    updates = optimizer_steps(groups, optimizers, buckets, table)
-    name_tensors(placed, table)
+    flow = find_gradient_flow(
+        traced, inference=options.inference, loss_indices=options.loss_indices, state=state
+    )
+    graph, boundary = divide(flow, options, index=index)
+    placed = place(graph, boundary, table, bucketed=options.data_parallel)
+    described = describe_optimizers(optimizers)  # what is not known is refused for inference, too
+    groups = [] if options.inference else described
+    updating = place_optimizers(groups, placed, table)
     return _CompiledGraph(
         graph=_bare_graph(placed),
-        optimizers=optimizers,
-        sections=section_steps(placed, buckets, updates, options),
+        optimizers=updating,
+        sections=section_steps(placed, groups, updating, table, options),
     )
 
 

@@ -1,4 +1,4 @@
-"""The values that carry a gradient, gradients that are refused, and state that gradients read.
+"""Where gradients flow: values that carry one, losses, what is refused, and the state they read.
 
 A backward section finds the new contents of a buffer that the forward pass has changed in the
 buffer's region. Where a gradient reads the old ones, these get a value of their own, which is
@@ -7,18 +7,93 @@ stored like any other value that the backward pass needs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from emulator.op_facts.facts import OpFacts, gradient_reads
 from emulator.op_facts.names import ALIAS
 from emulator.op_facts.table import facts_of, op_facts
 from pef_schema.errors import SambaError
-from pef_schema.program import Node, Ref, Role, Value, refs_of
+from pef_schema.program import DType, Node, Ref, Role, Value, refs_of
 from samba.compiler.rounding import mapped
 from samba.tracer.errors import StateGradient
 from samba.tracer.names import Namer
-from samba.tracer.traced import Traced
+from samba.tracer.traced import Source, Traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientFlow:
+    """A traced graph, and where gradients flow in it.
+
+    Args:
+        traced: The graph.
+        source_of: The sources, by value.
+        grads: For each value, whether a gradient flows through it.
+        losses: Positions of the outputs whose gradients start as ones.
+        state: Names of the regions that are an output of some graph of the program and an input
+            of some graph: what one run writes there, the next one reads.
+        overwritten: Sources whose region holds something else after the forward pass.
+    """
+
+    traced: Traced
+    source_of: Mapping[int, Source]
+    grads: tuple[bool, ...]
+    losses: frozenset[int]
+    state: frozenset[str]
+    overwritten: frozenset[int]
+
+    def is_state(self, source: Source) -> bool:
+        """Whether a source is an input that some graph of the program writes."""
+        return source.role is Role.INPUT and source.region_name in self.state
+
+    def starts_backward(self, value: int) -> bool:
+        """Whether a gradient can start from a result: it is computed, and depends on a weight."""
+        return self.grads[value] and value not in self.source_of
+
+
+def find_gradient_flow(
+    traced: Traced,
+    *,
+    inference: bool,
+    loss_indices: tuple[int, ...] | None,
+    state: frozenset[str],
+) -> GradientFlow:
+    """Find the values that gradients flow through, and the losses that they start from.
+
+    Args:
+        traced: The graph.
+        inference: Whether there are no gradients.
+        loss_indices: Outputs that are losses; None to find them by shape.
+        state: Names of the regions that are an output and an input of the program's graphs.
+
+    Returns:
+        The graph, in which gradients find the state that they read.
+
+    Raises:
+        BadLossIndex: If there is no output of a given number.
+        ComplexLoss: If one of those given is complex.
+        StateGradient: If a loss depends on a buffer that is given something with a gradient.
+        NoDerivative: If a loss has a gradient that torch does not compute.
+    """
+    if not inference:
+        traced = with_kept_state(traced)
+    source_of = {s.value: s for s in traced.sources}
+    starts = [o.value for o in traced.outputs if o.value not in source_of]
+    grads = [False] * len(traced.values)
+    if not inference:
+        grads = gradient_values(traced, op_facts(), starts)
+    losses = _chosen_losses(traced, {v for v in starts if grads[v]}, loss_indices)
+    if not inference:
+        _refuse_state_gradients(traced, [traced.outputs[i].value for i in losses])
+        _refuse_underivable(traced, losses)
+    return GradientFlow(
+        traced=traced,
+        source_of=source_of,
+        grads=tuple(grads),
+        losses=losses,
+        state=state,
+        overwritten=_overwritten_sources(traced, state & {o.region_name for o in traced.outputs}),
+    )
 
 
 def gradient_values(
@@ -55,6 +130,56 @@ def gradient_values(
     return reached
 
 
+class BadLossIndex(SambaError):
+    """``loss_indices`` names an output that the model does not have."""
+
+    def __init__(self, *, found: tuple[int, ...], outputs: int) -> None:
+        self.found, self.outputs = found, outputs
+        super().__init__(
+            f"loss_indices: found {list(found)}; the model has {outputs} output(s), "
+            f"so wanted numbers from 0 to {outputs - 1}"
+        )
+
+
+class ComplexLoss(SambaError):
+    """``loss_indices`` names an output that is complex, from which torch starts no gradient."""
+
+    def __init__(self, *, index: int, name: str, dtype: DType) -> None:
+        self.index, self.name, self.dtype = index, name, dtype
+        super().__init__(
+            f"loss_indices: output {index} ({name}) is {dtype.name.lower()}, wanted real numbers: "
+            "the gradient of a loss starts from ones. Return its real part or absolute value; a "
+            "gradient for the complex output itself goes into its sn_grad."
+        )
+
+
+def _chosen_losses(
+    traced: Traced, able: AbstractSet[int], given: tuple[int, ...] | None
+) -> frozenset[int]:
+    """The outputs whose gradients start as ones.
+
+    Those given; else, among the real floating outputs that are ``able`` to start a backward pass,
+    the scalars if there are any and all of them otherwise.
+    """
+    outputs = traced.outputs
+    if given is not None:
+        if any(i < 0 or i >= len(outputs) for i in given):
+            raise BadLossIndex(found=given, outputs=len(outputs))
+        for i in given:
+            dtype = traced.values[outputs[i].value].dtype
+            if dtype.is_complex:
+                raise ComplexLoss(index=i, name=outputs[i].name, dtype=dtype)
+        return frozenset(given)
+    # A scalar without a gradient, such as an accuracy, is no loss: backward from it is nothing.
+    found = [
+        i
+        for i, o in enumerate(outputs)
+        if o.value in able and traced.values[o.value].dtype.is_floating
+    ]
+    scalars = [i for i in found if traced.values[outputs[i].value].shape == ()]
+    return frozenset(scalars or found)
+
+
 class NoDerivative(SambaError):
     """A gradient flows through an operation of which torch has no derivative.
 
@@ -73,16 +198,11 @@ class NoDerivative(SambaError):
         )
 
 
-def refuse_underivable(traced: Traced, losses: Collection[int]) -> None:
+def _refuse_underivable(traced: Traced, losses: Collection[int]) -> None:
     """Raise if a loss has a gradient that torch does not compute.
 
-    Args:
-        traced: The graph.
-        losses: Positions of the losses among the outputs; without one, each floating output counts,
-            or the scalars if there are any.
-
-    Raises:
-        NoDerivative: For the last such node, at which a backward pass arrives first.
+    Without a loss, each floating output counts, or the scalars if there are any. The error names
+    the last such node, at which a backward pass arrives first.
     """
     if not any(facts_of(node.op).no_derivative for node in traced.nodes):
         return
@@ -106,16 +226,8 @@ def _scalars_first(traced: Traced) -> list[int]:
     return [v for v in floating if traced.values[v].shape == ()] or floating
 
 
-def refuse_state_gradients(traced: Traced, losses: Iterable[int]) -> None:
-    """Refuse state that carries a gradient from step to step.
-
-    Args:
-        traced: A traced graph.
-        losses: The values from which the backward pass starts.
-
-    Raises:
-        StateGradient: If a loss depends on a buffer that is given something with a gradient.
-    """
+def _refuse_state_gradients(traced: Traced, losses: Iterable[int]) -> None:
+    """Refuse state that carries a gradient from step to step, to one of some values."""
     sources = {source.value: source for source in traced.sources}
     made = {v: node for node in traced.nodes for v in node.outputs if v >= 0}
     held = {
@@ -139,17 +251,11 @@ def refuse_state_gradients(traced: Traced, losses: Iterable[int]) -> None:
         )
 
 
-def overwritten_sources(traced: Traced, written: frozenset[str] = frozenset()) -> frozenset[int]:
+def _overwritten_sources(traced: Traced, written: frozenset[str] = frozenset()) -> frozenset[int]:
     """Sources whose place in memory holds something else after the forward pass.
 
-    The seed is none of them: it is advanced before anything reads it.
-
-    Args:
-        traced: A traced graph.
-        written: Names of the regions that are written otherwise than by its updates.
-
-    Returns:
-        The sources, as values.
+    The seed is none of them: it is advanced before anything reads it. ``written`` names regions
+    that are written otherwise than by updates.
     """
     names = {s.value: s.region_name for s in traced.sources if s.role is not Role.SEED}
     written |= {names[old] for _, old in traced.updates if old in names}
@@ -165,7 +271,7 @@ def with_kept_state(traced: Traced) -> Traced:
     Returns:
         The graph in which all operations read that value; the same one if there is none.
     """
-    read = _read_by_gradients(traced) & overwritten_sources(traced)
+    read = _read_by_gradients(traced) & _overwritten_sources(traced)
     return _with_copies(traced, read) if read else traced
 
 

@@ -1,74 +1,11 @@
-"""Which outputs are losses: those that the backward pass starts from with a gradient of ones."""
+"""What is said of the losses of a program: the outputs whose gradients start as ones."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pef_schema.errors import SambaError
 from pef_schema.printable import some_of
-from pef_schema.program import DType, Graph, Output, OutputGrad, Program
-
-if TYPE_CHECKING:  # it loads torch, which commands that read a PEF do without
-    from samba.compiler.sections import SectionedGraph
+from pef_schema.program import Graph, Output, OutputGrad, Program
 
 _NAMED = 8  # outputs that a warning names; a model with caches has dozens
-
-
-class BadLossIndex(SambaError):
-    """``loss_indices`` names an output that the model does not have."""
-
-    def __init__(self, *, found: tuple[int, ...], outputs: int) -> None:
-        self.found, self.outputs = found, outputs
-        super().__init__(
-            f"loss_indices: found {list(found)}; the model has {outputs} output(s), "
-            f"so wanted numbers from 0 to {outputs - 1}"
-        )
-
-
-class ComplexLoss(SambaError):
-    """``loss_indices`` names an output that is complex, from which torch starts no gradient."""
-
-    def __init__(self, *, index: int, name: str, dtype: DType) -> None:
-        self.index, self.name, self.dtype = index, name, dtype
-        super().__init__(
-            f"loss_indices: output {index} ({name}) is {dtype.name.lower()}, wanted real numbers: "
-            "the gradient of a loss starts from ones. Return its real part or absolute value; a "
-            "gradient for the complex output itself goes into its sn_grad."
-        )
-
-
-def choose_losses(graph: SectionedGraph, given: tuple[int, ...] | None) -> frozenset[int]:
-    """The outputs whose gradients start as ones.
-
-    Args:
-        graph: The graph.
-        given: ``loss_indices``; None to find them by shape.
-
-    Returns:
-        Those given; else, among the real floating outputs that carry a gradient, the scalars if
-        there are any and all of them otherwise.
-
-    Raises:
-        BadLossIndex: If there is no output of a given number.
-        ComplexLoss: If one of those given is complex.
-    """
-    outputs = graph.traced.outputs
-    if given is not None:
-        if any(i < 0 or i >= len(outputs) for i in given):
-            raise BadLossIndex(found=given, outputs=len(outputs))
-        for i in given:
-            dtype = graph.traced.values[outputs[i].value].dtype
-            if dtype.is_complex:
-                raise ComplexLoss(index=i, name=outputs[i].name, dtype=dtype)
-        return frozenset(given)
-    # A scalar without a gradient, such as an accuracy, is no loss: backward from it is nothing.
-    able = [
-        i
-        for i, o in enumerate(outputs)
-        if graph.starts_backward(o.value) and graph.traced.values[o.value].dtype.is_floating
-    ]
-    scalars = [i for i in able if graph.traced.values[outputs[i].value].shape == ()]
-    return frozenset(scalars or able)
 
 
 def losses_line(program: Program) -> str:

@@ -20,8 +20,7 @@ from pef_schema.program import (
     Update,
     Value,
 )
-from samba.compiler.boundary import BackwardNeeds, backward_needs, find_boundary
-from samba.compiler.sections import SectionedGraph
+from samba.compiler.boundary import BackwardNeeds, Boundary, SectionedGraph
 from samba.tracer.traced import Source
 
 
@@ -132,10 +131,8 @@ class PlacedGraph:
         graph: The graph.
         values: Its values with their regions and those of their gradients.
         outputs: Its results.
-        output_writers: For each of them, the section that writes its region.
         updates: State that it changes.
-        update_writers: For each of these, the section that writes its region.
-        needs: What the backward pass of each section needs.
+        boundary: The sections that write the regions of these, and what backward sections need.
         last_writers: For each region of a source with a gradient, the section whose backward
             pass is the last to write that gradient.
     """
@@ -143,10 +140,8 @@ class PlacedGraph:
     graph: SectionedGraph
     values: tuple[Value, ...]
     outputs: tuple[Output, ...]
-    output_writers: tuple[int, ...]
     updates: tuple[Update, ...]
-    update_writers: tuple[int, ...]
-    needs: tuple[BackwardNeeds, ...]
+    boundary: Boundary
     last_writers: Mapping[int, int]
 
     def weight_gradients(self) -> dict[int, int]:
@@ -162,7 +157,7 @@ _SOURCE_ROLES = (
 
 
 def place(
-    graph: SectionedGraph, losses: frozenset[int], table: RegionTable, *, bucketed: bool
+    graph: SectionedGraph, boundary: Boundary, table: RegionTable, *, bucketed: bool
 ) -> PlacedGraph:
     """Give a region to every tensor of a graph that outlives a section.
 
@@ -171,7 +166,7 @@ def place(
 
     Args:
         graph: The graph.
-        losses: Outputs whose gradients start as ones.
+        boundary: What passes between its sections.
         table: Region table to add to.
         bucketed: Whether weights' gradients are to lie in buckets.
 
@@ -180,12 +175,10 @@ def place(
     """
     values = list(graph.traced.values)
     updates = _place_sources(graph, values, table)
-    boundary = find_boundary(graph, values)
-    needs = backward_needs(graph, boundary.stored)
-    outputs = _place_outputs(graph, values, losses, table)
-    saved = {v for need in needs for v in need.saves}
+    outputs = _place_outputs(graph, values, table)
+    saved = {v for need in boundary.needs for v in need.saves}
     _place_activations(sorted(saved.union(boundary.values)), values, table)
-    last = _last_writers(graph, values, needs)
+    last = _last_writers(graph, values, boundary.needs)
     sources = [s.value for s in _in_order_of_gradients(graph, values, last, bucketed=bucketed)]
     for v in (v for v in sources if graph.grads[v]):
         name = f"{table.regions[values[v].region].name}__grad"
@@ -195,6 +188,7 @@ def place(
         name = f"{values[v].name}__cotangent"
         region = table.add(name, values[v].shape, values[v].dtype, Role.COTANGENT)
         values[v] = replace(values[v], grad_region=region)
+    _name_tensors(graph, values, outputs, table)
     return PlacedGraph(
         graph=graph,
         values=tuple(
@@ -202,10 +196,8 @@ def place(
             for value, grad in zip(values, graph.grads, strict=True)
         ),
         outputs=outputs,
-        output_writers=boundary.output_writers,
         updates=updates,
-        update_writers=boundary.update_writers,
-        needs=needs,
+        boundary=boundary,
         last_writers=last,
     )
 
@@ -250,7 +242,7 @@ def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> in
 
 
 def _place_outputs(
-    graph: SectionedGraph, values: Sequence[Value], losses: frozenset[int], table: RegionTable
+    graph: SectionedGraph, values: Sequence[Value], table: RegionTable
 ) -> tuple[Output, ...]:
     """Results and their gradients."""
     outputs = []
@@ -266,7 +258,7 @@ def _place_outputs(
         )
         grad, grad_region = OutputGrad.ABSENT, -1
         if graph.starts_backward(traced.value):
-            grad = OutputGrad.ONES if i in losses else OutputGrad.NONE
+            grad = OutputGrad.ONES if i in graph.losses else OutputGrad.NONE
             grad_region = table.add(f"{name}__grad", value.shape, value.dtype, Role.OUTPUT_GRADIENT)
         outputs.append(
             Output(name=name, value=traced.value, region=region, grad_region=grad_region, grad=grad)
@@ -316,18 +308,15 @@ def _in_order_of_gradients(
     return ordered
 
 
-def name_tensors(placed: PlacedGraph, table: RegionTable) -> None:
-    """Let users find sources and results by name; names of earlier graphs stay theirs.
-
-    Args:
-        placed: The graph with all its regions.
-        table: Table to add to.
-    """
-    for source in placed.graph.traced.sources:
+def _name_tensors(
+    graph: SectionedGraph, values: Sequence[Value], outputs: Sequence[Output], table: RegionTable
+) -> None:
+    """Let users find sources and results by name; names of earlier graphs stay theirs."""
+    for source in graph.traced.sources:
         if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT):
-            value = placed.values[source.value]
+            value = values[source.value]
             table.name_tensor(source.name, value.region, value.grad_region)
-    for output in placed.outputs:
+    for output in outputs:
         table.name_tensor(output.name, output.region, output.grad_region)
 
 

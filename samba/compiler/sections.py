@@ -7,16 +7,16 @@ cycle between sections. All later stages start from the graph that is divided.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
-from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
-from samba.compiler.gradient_flow import gradient_values, overwritten_sources
+from samba.compiler.boundary import Boundary, SectionedGraph, find_boundary
+from samba.compiler.gradient_flow import GradientFlow
 from samba.distributed.settings import DEFAULT_BUCKET_BYTES
-from samba.tracer.traced import Source, Traced
+from samba.tracer.traced import Traced
 
 DEFAULT_SECTION_BYTES = 64 << 20
 """Bytes for an ``o3`` section. An SN10 tile holds 80 MB on chip; a power of two below it."""
@@ -135,7 +135,7 @@ class CompileOptions:
         mapping: ``"section"`` or ``"spatial"``.
         optim_level: Section policy, ``"o0"``, ``"o1"`` or ``"o3"``.
         section_bytes: What an ``o3`` section may touch, in bytes.
-        loss_indices: Outputs that are losses; None to find them by shape (:mod:`.losses`).
+        loss_indices: Outputs that are losses; None to find them by shape.
         accumulate: Whether gradients add up until ZEROGRAD runs.
         data_parallel: Whether gradients are reduced between replicas: they lie in buckets then,
             each with a REDUCE section.
@@ -155,82 +155,41 @@ class CompileOptions:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionedGraph:
-    """A traced graph, divided into sections.
-
-    Args:
-        traced: The graph.
-        index: Its number in the program.
-        sections: Positions of its nodes, section by section.
-        grads: For each value, whether a gradient flows through it.
-        state: Names of the regions that are an output of some graph of the program and an input
-            of some graph: what one run writes there, the next one reads.
-        source_of: The sources, by value.
-        section_of: For each value that a node makes, the section of that node.
-        overwritten: Sources whose region holds something else after the forward pass.
-    """
-
-    traced: Traced
-    index: int
-    sections: tuple[range, ...]
-    grads: tuple[bool, ...]
-    state: frozenset[str]
-    source_of: Mapping[int, Source]
-    section_of: Mapping[int, int]
-    overwritten: frozenset[int]
-
-    def is_state(self, source: Source) -> bool:
-        """Whether a source is an input that some graph of the program writes."""
-        return source.role is Role.INPUT and source.region_name in self.state
-
-    def starts_backward(self, value: int) -> bool:
-        """Whether a gradient can start from a result: it is computed, and depends on a weight."""
-        return self.grads[value] and value not in self.source_of
-
-
 def divide(
-    traced: Traced, options: CompileOptions, *, index: int, state: frozenset[str]
-) -> SectionedGraph:
-    """Divide a graph into sections and find the values that gradients flow through.
+    flow: GradientFlow, options: CompileOptions, *, index: int
+) -> tuple[SectionedGraph, Boundary]:
+    """Divide a graph into sections, and find what passes between them.
 
     Args:
-        traced: The graph.
+        flow: The graph.
         options: Settings.
         index: Its number in the program.
-        state: Names of the regions that are an output and an input of the program's graphs.
 
     Raises:
         UnknownOptimLevel: If there is no section policy of that name.
     """
-    source_of = {s.value: s for s in traced.sources}
-    starts = [o.value for o in traced.outputs if o.value not in source_of]
-    if options.inference:
-        grads = [False] * len(traced.values)
-    else:
-        grads = gradient_values(traced, op_facts(), starts)
     sections = cut_sections(
-        traced,
+        flow.traced,
         level=options.optim_level,
         mapping=options.mapping,
         budget=options.section_bytes,
         # Sections no larger than buckets, so that a bucket is full before the last of them.
         weight_budget=options.bucket_bytes if options.data_parallel else None,
     )
-    return SectionedGraph(
-        traced=traced,
+    graph = SectionedGraph(
+        traced=flow.traced,
+        source_of=flow.source_of,
+        grads=flow.grads,
+        losses=flow.losses,
+        state=flow.state,
+        overwritten=flow.overwritten,
         index=index,
         sections=tuple(sections),
-        grads=tuple(grads),
-        state=state,
-        source_of=source_of,
         section_of={
             v: s
             for s, section in enumerate(sections)
             for i in section
-            for v in traced.nodes[i].outputs
+            for v in flow.traced.nodes[i].outputs
         },
-        overwritten=overwritten_sources(
-            traced, state & {output.region_name for output in traced.outputs}
-        ),
     )
+    return graph, find_boundary(graph)

@@ -45,31 +45,6 @@ class GradientBucket:
     section: int
 
 
-def gradient_buckets(
-    placed: PlacedGraph, table: RegionTable, limit: int
-) -> tuple[GradientBucket, ...]:
-    """Put the gradients of a graph's weights into buckets.
-
-    Args:
-        placed: The graph with all its regions.
-        table: Where their sizes stand.
-        limit: Bytes that a bucket may hold.
-
-    Returns:
-        Buckets in the order in which they are full.
-    """
-    gradients = [
-        Gradient(
-            region=grad,
-            nbytes=table.regions[grad].nbytes,
-            dtype=table.regions[grad].dtype,
-            section=placed.last_writers[weight],
-        )
-        for grad, weight in sorted(placed.weight_gradients().items())
-    ]
-    return plan_buckets(gradients, limit=limit)
-
-
 def plan_buckets(
     gradients: Sequence[Gradient],
     *,
@@ -138,18 +113,23 @@ class NamedSteps:
 
 def section_steps(
     placed: PlacedGraph,
-    buckets: Sequence[GradientBucket],
-    optimizers: Sequence[NamedSteps],
+    groups: Sequence[GroupSpec],
+    optimizers: Sequence[Optimizer],
+    table: RegionTable,
     options: CompileOptions,
 ) -> list[NamedSteps]:
     """Write down a graph's sections in the order in which a full run calls them.
 
     Args:
         placed: The graph with all its regions.
-        buckets: Gradients that are reduced together.
-        optimizers: The sections of its optimizers.
+        groups: Parameter groups of its optimizers as they were described.
+        optimizers: The same with their regions.
+        table: Region table, to add the norms of gradients to.
         options: Settings.
     """
+    buckets: tuple[GradientBucket, ...] = ()
+    if options.data_parallel:
+        buckets = _gradient_buckets(placed, table, options.bucket_bytes)
     found: list[NamedSteps] = []
     adding = set(placed.weight_gradients()) if options.accumulate else set[int]()
     if adding:
@@ -168,7 +148,23 @@ def section_steps(
         for s, step in backward.items():
             found.append(NamedSteps(name=f"bckwd_{s}", steps=(step,)))
             found += reduces[s]
-    return [*found, *optimizers]
+    return [*found, *_optimizer_steps(groups, optimizers, buckets, table)]
+
+
+def _gradient_buckets(
+    placed: PlacedGraph, table: RegionTable, limit: int
+) -> tuple[GradientBucket, ...]:
+    """The gradients of a graph's weights in buckets, in the order in which these are full."""
+    gradients = [
+        Gradient(
+            region=grad,
+            nbytes=table.regions[grad].nbytes,
+            dtype=table.regions[grad].dtype,
+            section=placed.last_writers[weight],
+        )
+        for grad, weight in sorted(placed.weight_gradients().items())
+    ]
+    return plan_buckets(gradients, limit=limit)
 
 
 def _forward(placed: PlacedGraph, section: int) -> Step:
@@ -177,12 +173,12 @@ def _forward(placed: PlacedGraph, section: int) -> Step:
     produced = {v for i in cut for v in nodes[i].outputs}
     reads = {values[v].region for i in cut for v in nodes[i].refs() if v not in produced}
     writes = {values[v].region for v in produced if v >= 0 and values[v].region >= 0}
-    for output, writer in zip(placed.outputs, placed.output_writers, strict=True):
+    for output, writer in zip(placed.outputs, placed.boundary.output_writers, strict=True):
         if section == writer:
             writes.add(output.region)
             if output.value not in produced:
                 reads.add(values[output.value].region)
-    for update, writer in zip(placed.updates, placed.update_writers, strict=True):
+    for update, writer in zip(placed.updates, placed.boundary.update_writers, strict=True):
         if section == writer:
             writes.add(update.region)
             if update.value not in produced:
@@ -206,7 +202,7 @@ def _backwards(placed: PlacedGraph, adding: set[int]) -> dict[int, Step]:
     nodes, written = graph.traced.nodes, set(adding)
     steps: dict[int, Step] = {}
     for section in reversed(range(len(graph.sections))):
-        need = placed.needs[section]
+        need = placed.boundary.needs[section]
         if not need.nodes:
             continue
         produced = {v for i in graph.sections[section] for v in nodes[i].outputs}
@@ -242,23 +238,17 @@ def _reduce(number: int, bucket: GradientBucket) -> NamedSteps:
     return NamedSteps(name=f"reduce_{number}", steps=(step,))
 
 
-def optimizer_steps(
+def _optimizer_steps(
     groups: Sequence[GroupSpec],
     optimizers: Sequence[Optimizer],
     buckets: Sequence[GradientBucket],
     table: RegionTable,
 ) -> list[NamedSteps]:
-    """Write down the sections of optimizers: first all norms, then all updates.
+    """The sections of optimizers: first all norms, then all updates.
 
-    The groups of one optimizer are clipped and updated together.
-
-    Args:
-        groups: Parameter groups as they were described.
-        optimizers: The same with their regions.
-        buckets: Gradients that are reduced together. An OPT section is made for each of them, so
-            that it need not wait for the others; an optimizer that clips needs all gradients and
-            has one.
-        table: Region table, to add the norms to.
+    The groups of one optimizer are clipped and updated together. An OPT section is made for each
+    bucket, so that it need not wait for the others; an optimizer that clips needs all gradients and
+    has one.
     """
     members: dict[int, list[int]] = {}
     for i, group in enumerate(groups):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from pef_schema.program import OutputGrad, Program
 from samba.compiler.build import build_program
 from samba.compiler.forms.listing import pef_log
-from samba.compiler.losses import BadLossIndex, doubtful_losses, losses_line
+from samba.compiler.gradient_flow import BadLossIndex
+from samba.compiler.losses import doubtful_losses, losses_line
 from samba.compiler.sections import CompileOptions
 from tests.samba.shared_traces import trace
 

@@ -19,7 +19,7 @@ from pef_schema.program import DType
 from samba import utils
 from samba.compiler.build import build_program
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
-from samba.compiler.losses import ComplexLoss
+from samba.compiler.gradient_flow import ComplexLoss
 from samba.compiler.sections import CompileOptions
 from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
