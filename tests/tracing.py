@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from samba.session import compiling
 from samba.tracer import trace_cache
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
@@ -36,5 +37,6 @@ def counted_traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         traces.append(args)
         return trace_model(*args, **kwargs)
 
-    monkeypatch.setattr(trace_cache, "trace_model", counted)
+    for module in (compiling, trace_cache):
+        monkeypatch.setattr(module, "trace_model", counted)
     return traces

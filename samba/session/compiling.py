@@ -37,8 +37,9 @@ from samba.support.deviations import tell
 from samba.support.given import mapping_of
 from samba.support.layout import bytes_text, created_line, seconds_text
 from samba.support.progress import stages
+from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
-from samba.tracer.trace_cache import trace_and_keep
+from samba.tracer.trace_cache import keeper_of_trace
 from samba.tracer.traced import Traced
 
 
@@ -85,8 +86,10 @@ def compile_pef(
         stage.start("tracing")
         given = collect_inputs(model, inputs)
         memory = open_memory(model, given, inference=settings.inference)
+        keep_in_process = keeper_of_trace(model, given, inference=settings.inference)
         with nullcontext() if memory is None else memory.watching():
-            traced = trace_and_keep(model, given, inference=settings.inference)
+            traced = trace_model(model, given, inference=settings.inference)
+        keep_in_process(traced)
         stage.start("cutting into sections")
         traced = apply_arithmetic(traced, settings.arithmetic)
         program = build_program(traced, listed, options)

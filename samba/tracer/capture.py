@@ -6,7 +6,7 @@ hands its result on:
 
 =========  =====================================================================
 prepare    what watches the trace, and what is another meanwhile (``preparing``)
-export     torch's graph of ``forward``, made exact
+export     torch's graph of ``forward``, made exact (``functional``)
 lower      the same in operations that the device has (``lowering``)
 separate   the forward pass, and the backward passes of the model's own (``gradient_parts``)
 convert    nodes with names and source lines (``convert``)
@@ -15,36 +15,27 @@ convert    nodes with names and source lines (``convert``)
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
-from torch.export import ExportedProgram
 
-from emulator.handler_errors import HANDLER_ERRORS, raise_error_of_handler
+from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
 from samba.support.naming import root_name
 from samba.support.tracing import tracing
-from samba.tracer.argument_refusals import refuse_arguments
 from samba.tracer.changed_state import TraceState
 from samba.tracer.convert import convert
 from samba.tracer.errors import TraceError
-from samba.tracer.failure import explain, users_frames
-from samba.tracer.functional import functional_form
-from samba.tracer.grad_mode import detach_ungraded, renorms_as_values
+from samba.tracer.failure import users_frames
+from samba.tracer.functional import export
 from samba.tracer.gradient_parts import separated
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.kernel_refusals import refuse_raising
-from samba.tracer.layouts import Looks, laid_out, lies_otherwise, refuse_views, viewed_inputs
+from samba.tracer.layouts import Looks, laid_out, lies_otherwise, refuse_views
 from samba.tracer.lowering import lower
-from samba.tracer.overwritten import refuse_overwritten, refuse_shared
-from samba.tracer.preparing import Prepared, plain_tensors, prepare, refuse_scripted
-from samba.tracer.repeated_calls import steady_trace
-from samba.tracer.strided_views import exact_writes, name_elements
+from samba.tracer.preparing import prepare, refuse_scripted
+from samba.tracer.repeated_calls import follow_calls
 from samba.tracer.traced import Traced
-
-_log = logging.getLogger("samba")
 
 
 def trace_model(
@@ -89,13 +80,10 @@ def trace_model(
 
     def trace(state: TraceState, given: TraceInputs = given) -> Traced:
         prepared = prepare(model, given, looks, state, inference=inference)
-        with prepared.seeds.watching():
-            exported = _export(prepared)
+        exported = export(prepared)
         lowered = lower(exported, name)
         parts = separated(lowered, prepared.recorder, model)
-        traced = convert(parts, prepared, root=name, prefix=prefix, rates=rates)
-        refuse_raising(traced)
-        return replace(traced, known=prepared.branches.known.buffers())
+        return convert(parts, prepared, root=name, prefix=prefix, rates=rates)
 
     try:
         refuse_scripted(model)
@@ -107,6 +95,15 @@ def trace_model(
         raise error.with_traceback(users_frames(error.__traceback__)) from None
 
 
+def _steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) -> Traced:
+    """Trace a model, and again in the state that ``forward`` leaves, if it is another."""
+    state = TraceState(model)
+    traced = trace(state)
+    if state.changes() or state.drew:
+        follow_calls(model, trace, traced, state)
+    return traced
+
+
 def _laid_out_trace(
     model: torch.nn.Module, given: TraceInputs, trace: Callable[..., Traced], looks: Looks
 ) -> Traced:
@@ -115,7 +112,7 @@ def _laid_out_trace(
     Where it has views of inputs that lie otherwise, torch is asked whether it takes them.
     """
     try:
-        traced = steady_trace(model, trace)
+        traced = _steady_trace(model, trace)
     except TraceError:
         if not looks.lines or laid_out(given, looks) is None:
             raise
@@ -123,46 +120,8 @@ def _laid_out_trace(
     viewed = looks.viewed
     own = laid_out(given, looks) if looks.lines or lies_otherwise(given, viewed) else None
     if own is not None and looks.lines:
-        traced = steady_trace(model, lambda state: trace(state, own))
+        traced = _steady_trace(model, lambda state: trace(state, own))
     elif own is not None:
-        refuse_views(lambda: steady_trace(model, lambda state: trace(state, own)), given)
+        refuse_views(lambda: _steady_trace(model, lambda state: trace(state, own)), given)
     assert traced is not None
     return replace(traced, looks=looks if looks.lines else None, viewed=viewed)
-
-
-def _export(prepared: Prepared) -> ExportedProgram:
-    """Have torch's exporter call ``forward``; refuse what the graph would compute otherwise."""
-    model, given, told = prepared.model, prepared.given, prepared.told
-    functions, recorder, name = prepared.functions, prepared.recorder, type(model).__name__
-    try:
-        with prepared.patched():
-            program = torch.export.export(model, given.args, given.kwargs, strict=False)
-            program = _exact(program, prepared, name)
-    except Exception as error:
-        raise_error_of_handler(error)
-        _log.debug("torch's error for model %s", name, exc_info=error)
-        with plain_tensors(model):
-            reason = explain(error, model, given, functions.asks_gradient, recorder.asked)
-        raise reason.with_traceback(users_frames(error.__traceback__)) from None
-    refuse_arguments(program.graph, told, inference=prepared.inference)
-    return program
-
-
-def _exact(program: ExportedProgram, prepared: Prepared, name: str) -> ExportedProgram:
-    """The graph with what the exporter leaves out: histories, shared memory, writes into views."""
-    looks, branches = prepared.looks, prepared.branches
-    looks.ask_of_changed()
-    if prepared.inference:
-        renorms_as_values(program, name, inference=True)
-    else:
-        refuse_overwritten(program, *prepared.recorder.taken_history())
-        detach_ungraded(program, name)
-    refuse_shared(program.graph, name)
-    name_elements(program, name)
-    looks.viewed = viewed_inputs(program)
-    program = functional_form(program)
-    branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
-    branches.tell(prepared.told)
-    if not prepared.inference:
-        exact_writes(program)
-    return program

@@ -26,6 +26,7 @@ from samba.tracer.grad_mode import RENORM
 from samba.tracer.gradient_graphs import GradientGraphs
 from samba.tracer.gradient_parts import SeparatedGraph
 from samba.tracer.inputs import NamedInput
+from samba.tracer.kernel_refusals import refuse_raising
 from samba.tracer.marker_ops import CHECK, MARKER
 from samba.tracer.names import Namer
 from samba.tracer.nodes import label, last_nodes
@@ -58,9 +59,11 @@ def convert(
         The graph and everything it refers to.
 
     Raises:
-        TraceError: A PEF cannot hold something of it.
+        TraceError: A PEF cannot hold something of it, or torch would raise in every run.
     """
-    return _Converter(separated, prepared, root, prefix, rates).build()
+    traced = _Converter(separated, prepared, root, prefix, rates).build()
+    refuse_raising(traced)
+    return traced
 
 
 class _Converter(PlainNodes):
@@ -76,7 +79,7 @@ class _Converter(PlainNodes):
         super().__init__(f"model {self.root}")
         self.separated, self.program, self.model = separated, separated.program, prepared.model
         self.given, self.inference, self.rates = prepared.given, prepared.inference, rates
-        self.recorder = prepared.recorder
+        self.recorder, self.known = prepared.recorder, prepared.branches.known
         self.namer = Namer()
         self.sources: list[Source] = []
         self.inputs: list[int] = []
@@ -117,6 +120,7 @@ class _Converter(PlainNodes):
             exempt=frozenset(self.exempt),
             gradients=self.gradients.all(),
             graded_state=self.recorder.graded_state,
+            known=self.known.buffers(),
         )
 
     def _value(self, name: str, shape: tuple[int, ...], dtype: DType) -> int:

@@ -1,14 +1,16 @@
-"""The functional form of an exported graph, without tracing it again where there is no need.
+"""The second stage of a trace: torch's graph of ``forward``, made exact and functional.
 
-``run_decompositions({})`` runs a whole graph twice more: once to find out what is changed in
-place, once to write it down anew without. A graph that changes nothing in place comes out
-as it went in, but for operations such as ``reshape`` that are a view or a copy, as strides have
-it. Only these are decomposed here, each form of them once in a process, by torch itself. What is
-changed in place is read anew where that is all it takes (:mod:`samba.tracer.in_place`).
+The graph is not traced again where there is no need. ``run_decompositions({})`` runs a whole graph
+twice more: once to find out what is changed in place, once to write it down anew without. A graph
+that changes nothing in place comes out as it went in, but for operations such as ``reshape`` that
+are a view or a copy, as strides have it. Only these are decomposed here, each form of them once in
+a process, by torch itself. What is changed in place is read anew where that is all it takes
+(:mod:`samba.tracer.in_place`).
 """
 
 from __future__ import annotations
 
+import logging
 import operator
 from enum import Enum
 from functools import cache
@@ -19,8 +21,16 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from emulator.handler_errors import raise_error_of_handler
+from samba.tracer.argument_refusals import refuse_arguments
+from samba.tracer.failure import explain, users_frames
+from samba.tracer.grad_mode import detach_ungraded, renorms_as_values
 from samba.tracer.in_place import Rule, replace_writes, rule_of, writes_apart
+from samba.tracer.layouts import viewed_inputs
 from samba.tracer.nodes import KEPT_META
+from samba.tracer.overwritten import refuse_overwritten, refuse_shared
+from samba.tracer.preparing import Prepared, plain_tensors
+from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     OpOverload,
@@ -35,6 +45,57 @@ from samba.tracer.torch_internals import (
     tree_leaves,
     tree_unflatten,
 )
+
+_log = logging.getLogger("samba")
+
+
+def export(prepared: Prepared) -> ExportedProgram:
+    """Have torch's exporter call ``forward``; refuse what the graph would compute otherwise.
+
+    Args:
+        prepared: The model, and what is patched meanwhile.
+
+    Returns:
+        The program, without operations in place.
+
+    Raises:
+        TraceError: If torch cannot export the model, or its graph is not what ``forward`` computes.
+    """
+    model, given = prepared.model, prepared.given
+    functions, recorder, name = prepared.functions, prepared.recorder, type(model).__name__
+    with prepared.seeds.watching():
+        try:
+            with prepared.patched():
+                program = torch.export.export(model, given.args, given.kwargs, strict=False)
+                program = _exact(program, prepared, name)
+        except Exception as error:
+            raise_error_of_handler(error)
+            _log.debug("torch's error for model %s", name, exc_info=error)
+            with plain_tensors(model):
+                reason = explain(error, model, given, functions.asks_gradient, recorder.asked)
+            raise reason.with_traceback(users_frames(error.__traceback__)) from None
+        refuse_arguments(program.graph, prepared.told, inference=prepared.inference)
+    return program
+
+
+def _exact(program: ExportedProgram, prepared: Prepared, name: str) -> ExportedProgram:
+    """The graph with what the exporter leaves out: histories, shared memory, writes into views."""
+    looks, branches = prepared.looks, prepared.branches
+    looks.ask_of_changed()
+    if prepared.inference:
+        renorms_as_values(program, name, inference=True)
+    else:
+        refuse_overwritten(program, *prepared.recorder.taken_history())
+        detach_ungraded(program, name)
+    refuse_shared(program.graph, name)
+    name_elements(program, name)
+    looks.viewed = viewed_inputs(program)
+    program = functional_form(program)
+    branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
+    branches.tell(prepared.told)
+    if not prepared.inference:
+        exact_writes(program)
+    return program
 
 
 def functional_form(program: ExportedProgram) -> ExportedProgram:

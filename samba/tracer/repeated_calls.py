@@ -58,30 +58,30 @@ class _Call:
     moves_hooks: bool
 
 
-def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) -> Traced:
-    """Trace a model, and again in the state that ``forward`` leaves, if it is another.
+def follow_calls(
+    model: torch.nn.Module,
+    trace: Callable[[TraceState], Traced],
+    traced: Traced,
+    state: TraceState,
+) -> None:
+    """Trace a model in the states that calls of ``forward`` leave, until all that follow are known.
 
     Args:
         model: The model.
         trace: Traces it in a state.
-
-    Returns:
-        The first trace.
+        traced: The trace of the first call.
+        state: What that call has found and left.
 
     Raises:
         ChangedAttributes: A later call gives another graph, or may give one.
         DrawnNumbers: It does, because of what Python or NumPy draws.
         SambaError: As ``trace``.
     """
-    state = TraceState(model)
-    traced = trace(state)
-    if state.changes() or state.drew:
-        repeated = _Repeated(model, trace, traced)
-        with tracing_again():
-            repeated.follow(state)
-        repeated.tell()
-        repeated.forget(state)
-    return traced
+    repeated = _Repeated(model, trace, traced)
+    with tracing_again():
+        repeated.follow(state)
+    repeated.tell()
+    repeated.forget(state)
 
 
 class _Repeated:

@@ -20,7 +20,7 @@ of classes, contents of other objects (a config, say), the environment, installe
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,30 +86,35 @@ _kept: weakref.WeakKeyDictionary[torch.nn.Module, _Kept] = weakref.WeakKeyDictio
 """The last trace of each model, until it is asked for: the model is loaded then."""
 
 
-def trace_and_keep(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> Traced:
-    """Trace a model and remember the graph for :func:`trace_again`.
+def keeper_of_trace(
+    model: torch.nn.Module, given: TraceInputs, *, inference: bool
+) -> Callable[[Traced], None]:
+    """What keeps the trace that is about to be made, for :func:`trace_again`.
 
     Args:
         model, given, inference: As for :func:`samba.tracer.capture.trace_model`.
 
     Returns:
-        The graph.
+        Takes the trace, and keeps it unless what it depends on has changed meanwhile.
 
     Raises:
-        SambaError: As :func:`samba.tracer.capture.trace_model`.
+        TraceError: If a module of the model is scripted.
     """
     _kept.pop(model, None)
     refuse_scripted(model)  # what it holds cannot be asked as of other modules
     before = _key(model, given, inference)
-    traced = trace_model(model, given, inference=inference)
-    if before is not None and before == _key(model, given, inference):
+
+    def keep(traced: Traced) -> None:
+        if before is None or before != _key(model, given, inference):
+            return
         sources = [replace(s, tensor=None) if s.role is Role.INPUT else s for s in traced.sources]
         _kept[model] = _Kept(
             traced=replace(traced, sources=tuple(sources)),
             key=before,
             layouts=_layouts(traced, given),
         )
-    return traced
+
+    return keep
 
 
 def trace_again(

@@ -65,7 +65,11 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def compiled(model: nn.Module, *, inference: bool = False) -> Traced:
-    return trace_cache.trace_and_keep(model, collect_inputs(model, X), inference=inference)
+    given = collect_inputs(model, X)
+    keep = trace_cache.keeper_of_trace(model, given, inference=inference)
+    traced = trace_cache.trace_model(model, given, inference=inference)
+    keep(traced)
+    return traced
 
 
 def again(model: nn.Module, x: Any = X, *, inference: bool = False, root: str = "net") -> Traced:
