@@ -135,10 +135,11 @@ def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, Pe
     metadata = write_tables(SCHEMA, to_rows(program, rows))
     version = version_of(program)
     header = make_header(metadata, data_length, min_reader=version, writer=version, limits=limits)
+    size = data_offset(len(metadata), data_length) + data_length
+    info = parse_header(header, size, path=path, limits=limits)
     # What no reader would take is not written; this holds every budget of reading.
     read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
-    size = data_offset(len(metadata), data_length) + data_length
-    return header + metadata, parse_header(header, size, path=path, limits=limits)
+    return header + metadata, info
 
 
 def _chunks(head: bytes, info: PefInfo, program: Program) -> Iterator[bytes]:

@@ -1,11 +1,23 @@
-"""The steps of one graph and its optimizers, with what they read and write, in order of a run."""
+"""The program of graphs: steps with what they read and write, sections, and schedules of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pef_schema.program import DType, Optimizer, Role, SectionKind, Step
+from pef_schema.program import (
+    Call,
+    DType,
+    Graph,
+    Optimizer,
+    Program,
+    Role,
+    Schedule,
+    Section,
+    SectionKind,
+    Step,
+)
+from pef_schema.structure import with_twins
 from samba.compiler.optimizers import GroupSpec
 from samba.compiler.placement import PlacedGraph, RegionTable
 from samba.compiler.sections import CompileOptions
@@ -99,7 +111,75 @@ def plan_buckets(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedSteps:
+class UpdatedGraph:
+    """A graph, and the optimizers that update its weights.
+
+    Args:
+        placed: The graph with all its regions.
+        groups: Parameter groups of the optimizers as they were described.
+        optimizers: The same with their regions.
+    """
+
+    placed: PlacedGraph
+    groups: tuple[GroupSpec, ...]
+    optimizers: tuple[Optimizer, ...]
+
+
+def write_down(
+    graphs: Sequence[UpdatedGraph], table: RegionTable, options: CompileOptions
+) -> Program:
+    """Write down graphs as a program: their sections, and a schedule for each of them.
+
+    Args:
+        graphs: The graphs.
+        table: Their regions, to which the norms of gradients are added.
+        options: Settings.
+    """
+    sections: list[Section] = []
+    schedules: list[Schedule] = []
+    for index, graph in enumerate(graphs):
+        prefix = f"{graph.placed.graph.traced.name}__" if len(graphs) > 1 else ""
+        named = _section_steps(graph, table, options)
+        # Every section has one call, with its own number.
+        numbers = range(len(sections), len(sections) + len(named))
+        calls = tuple(Call(call_id=n, section=n) for n in numbers)
+        schedules.append(Schedule(graph=index, calls=calls))
+        sections += [
+            Section(name=f"{prefix}{each.name}", steps=each.steps, twin=n)
+            for n, each in zip(numbers, named, strict=True)
+        ]
+    program = Program(
+        name=options.name,
+        mapping=options.mapping,
+        inference=options.inference,
+        regions=tuple(table.regions),
+        symbols=tuple(table.symbols),
+        graphs=tuple(_bare_graph(graph.placed) for graph in graphs),
+        optimizers=tuple(o for graph in graphs for o in graph.optimizers),
+        argins=tuple(table.argins),
+        sections=tuple(sections),
+        schedules=tuple(schedules),
+        segments=tuple(table.segments),
+        metadata=tuple(sorted(options.metadata)),
+    )
+    return with_twins(program)
+
+
+def _bare_graph(placed: PlacedGraph) -> Graph:
+    traced = placed.graph.traced
+    return Graph(
+        name=traced.name,
+        values=placed.values,
+        nodes=traced.nodes,
+        inputs=traced.inputs,
+        outputs=placed.outputs,
+        updates=placed.updates,
+        gradients=traced.gradients,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NamedSteps:
     """The steps of one section, before sections are numbered.
 
     Args:
@@ -111,44 +191,33 @@ class NamedSteps:
     steps: tuple[Step, ...]
 
 
-def section_steps(
-    placed: PlacedGraph,
-    groups: Sequence[GroupSpec],
-    optimizers: Sequence[Optimizer],
-    table: RegionTable,
-    options: CompileOptions,
-) -> list[NamedSteps]:
-    """Write down a graph's sections in the order in which a full run calls them.
-
-    Args:
-        placed: The graph with all its regions.
-        groups: Parameter groups of its optimizers as they were described.
-        optimizers: The same with their regions.
-        table: Region table, to add the norms of gradients to.
-        options: Settings.
-    """
+def _section_steps(
+    updated: UpdatedGraph, table: RegionTable, options: CompileOptions
+) -> list[_NamedSteps]:
+    """The sections of a graph in the order in which a full run calls them."""
+    placed = updated.placed
     buckets: tuple[GradientBucket, ...] = ()
     if options.data_parallel:
         buckets = _gradient_buckets(placed, table, options.bucket_bytes)
-    found: list[NamedSteps] = []
+    found: list[_NamedSteps] = []
     adding = set(placed.weight_gradients()) if options.accumulate else set[int]()
     if adding:
         zero = Step(kind=SectionKind.ZEROGRAD, writes=tuple(sorted(adding)))
-        found.append(NamedSteps(name="zerograd", steps=(zero,)))
+        found.append(_NamedSteps(name="zerograd", steps=(zero,)))
     forward = [_forward(placed, section) for section in range(len(placed.graph.sections))]
     backward = _backwards(placed, adding) if any(placed.graph.grads) else {}
     reduces = {
         s: [_reduce(n, b) for n, b in enumerate(buckets) if b.section == s] for s in backward
     }
     if options.mapping == "spatial" and backward:
-        found.append(NamedSteps(name="fwd_bckwd_0", steps=(forward[0], backward[0])))
+        found.append(_NamedSteps(name="fwd_bckwd_0", steps=(forward[0], backward[0])))
         found += reduces[0]
     else:
-        found += [NamedSteps(name=f"fwd_{s}", steps=(step,)) for s, step in enumerate(forward)]
+        found += [_NamedSteps(name=f"fwd_{s}", steps=(step,)) for s, step in enumerate(forward)]
         for s, step in backward.items():
-            found.append(NamedSteps(name=f"bckwd_{s}", steps=(step,)))
+            found.append(_NamedSteps(name=f"bckwd_{s}", steps=(step,)))
             found += reduces[s]
-    return [*found, *_optimizer_steps(groups, optimizers, buckets, table)]
+    return [*found, *_optimizer_steps(updated, buckets, table)]
 
 
 def _gradient_buckets(
@@ -233,38 +302,36 @@ def _backwards(placed: PlacedGraph, adding: set[int]) -> dict[int, Step]:
     return steps
 
 
-def _reduce(number: int, bucket: GradientBucket) -> NamedSteps:
+def _reduce(number: int, bucket: GradientBucket) -> _NamedSteps:
     step = Step(kind=SectionKind.REDUCE, reads=bucket.regions, writes=bucket.regions)
-    return NamedSteps(name=f"reduce_{number}", steps=(step,))
+    return _NamedSteps(name=f"reduce_{number}", steps=(step,))
 
 
 def _optimizer_steps(
-    groups: Sequence[GroupSpec],
-    optimizers: Sequence[Optimizer],
-    buckets: Sequence[GradientBucket],
-    table: RegionTable,
-) -> list[NamedSteps]:
+    updated: UpdatedGraph, buckets: Sequence[GradientBucket], table: RegionTable
+) -> list[_NamedSteps]:
     """The sections of optimizers: first all norms, then all updates.
 
     The groups of one optimizer are clipped and updated together. An OPT section is made for each
     bucket, so that it need not wait for the others; an optimizer that clips needs all gradients and
     has one.
     """
+    groups, optimizers = updated.groups, updated.optimizers
     members: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group.owner, []).append(i)
-    norms: list[NamedSteps] = []
-    updates: list[NamedSteps] = []
+    norms: list[_NamedSteps] = []
+    updates: list[_NamedSteps] = []
     for together in members.values():
         limit = groups[together[0]].max_grad_norm
         name = optimizers[together[0]].name
         if limit is not None:
             norm = _gradnorm(float(limit), together, optimizers, table)
-            norms.append(NamedSteps(name=f"gradnorm_{name}", steps=(norm,)))
+            norms.append(_NamedSteps(name=f"gradnorm_{name}", steps=(norm,)))
         parts = _opts(together, optimizers, buckets if limit is None else ())
         for number, part in enumerate(parts):
             suffix = f"_{number}" if len(parts) > 1 else ""
-            updates.append(NamedSteps(name=f"opt_{name}{suffix}", steps=(part,)))
+            updates.append(_NamedSteps(name=f"opt_{name}{suffix}", steps=(part,)))
     return [*norms, *updates]
 
 

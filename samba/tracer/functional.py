@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from contextlib import ExitStack
 from enum import Enum
 from functools import cache
 from typing import Any
@@ -65,7 +66,9 @@ def export(prepared: Prepared) -> ExportedProgram:
     functions, recorder, name = prepared.functions, prepared.recorder, type(model).__name__
     with prepared.seeds.watching():
         try:
-            with prepared.patched():
+            with ExitStack() as stack:
+                for patch in prepared.patches:
+                    stack.enter_context(patch)
                 program = torch.export.export(model, given.args, given.kwargs, strict=False)
                 program = _exact(program, prepared, name)
         except Exception as error:

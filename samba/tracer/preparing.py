@@ -65,6 +65,7 @@ class Prepared:
         loops: Loops over the entries of a condition.
         branches: Branches on values.
         functions: The mode through which all functions go that ``forward`` calls.
+        patches: What is another during the export, from the outermost on; to be entered once.
     """
 
     model: torch.nn.Module
@@ -78,29 +79,7 @@ class Prepared:
     loops: HitLoops
     branches: CheckedBranches
     functions: TracedFunctions
-
-    @contextmanager
-    def patched(self) -> Iterator[None]:
-        """While active, ``forward`` can be exported; afterwards all is as it was."""
-        with ExitStack() as stack:
-            for patch in self._patches():
-                stack.enter_context(patch)
-            yield
-
-    def _patches(self) -> Iterator[AbstractContextManager[Any]]:
-        """What is another during the export, from the outermost on."""
-        model = self.model
-        yield quiet()
-        yield as_traced(model, self.state, inference=self.inference)
-        yield self.loops.watched()
-        # Hooks say what does not reach the device; gradients of the model's own are recorded.
-        yield watched_hooks(model, self.told)
-        yield self.recorder.recording()
-        # Traced tensors have the names of SambaTensors.
-        yield samba_names(model, self.given)
-        # The mode for functions comes last: each one that ``forward`` calls goes there first.
-        yield self.branches.deciding(self.functions.as_in_forward)
-        yield self.functions
+    patches: tuple[AbstractContextManager[Any], ...]
 
 
 def prepare(
@@ -121,6 +100,7 @@ def prepare(
     told, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
     recorder = GradientRecorder(model, told, state.left)
     branches = CheckedBranches(model, recorder, loops)
+    functions = TracedFunctions(model, recorder, told, looks, branches, seeds, loops)
     return Prepared(
         model=model,
         given=given,
@@ -132,7 +112,20 @@ def prepare(
         recorder=recorder,
         loops=loops,
         branches=branches,
-        functions=TracedFunctions(model, recorder, told, looks, branches, seeds, loops),
+        functions=functions,
+        patches=(
+            quiet(),
+            as_traced(model, state, inference=inference),
+            loops.watched(),
+            # Hooks say what does not reach the device; gradients of the model's own are recorded.
+            watched_hooks(model, told),
+            recorder.recording(),
+            # Traced tensors have the names of SambaTensors.
+            samba_names(model, given),
+            # The mode for functions comes last: each one that ``forward`` calls goes there first.
+            branches.deciding(functions.as_in_forward),
+            functions,
+        ),
     )
 
 
