@@ -116,6 +116,26 @@ def digest(fields: bytes | memoryview, metadata: bytes | memoryview) -> bytes:
     return state.digest()
 
 
+def make_head(
+    metadata: bytes, data_length: int, *, version: int, path: str | None, limits: Limits
+) -> tuple[bytes, PefInfo]:
+    """Return header and metadata as one piece, with what the header says.
+
+    Args:
+        metadata: The FlatBuffer.
+        data_length: Length of the data in bytes, gaps between segments included.
+        version: Oldest format version that can say what the metadata say.
+        path: The file; None for bytes in memory.
+        limits: Bounds to keep.
+
+    Raises:
+        PefLimit: If metadata or file are too large.
+    """
+    header = make_header(metadata, data_length, min_reader=version, writer=version, limits=limits)
+    size = data_offset(len(metadata), data_length) + data_length
+    return header + metadata, parse_header(header, size, path=path, limits=limits)
+
+
 def make_header(
     metadata: bytes,
     data_length: int,

@@ -13,15 +13,7 @@ import flatbuffers  # pyright: ignore[reportMissingTypeStubs]  # there are none
 
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.atomic import write_together
-from pef_schema.envelope import (
-    HEADER_SIZE,
-    MIN_READER,
-    PefInfo,
-    align,
-    data_offset,
-    make_header,
-    parse_header,
-)
+from pef_schema.envelope import HEADER_SIZE, MIN_READER, PefInfo, align, make_head
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.program import Program, Role
@@ -133,13 +125,12 @@ def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, Pe
         for offset, segment in zip(offsets, program.segments, strict=True)
     ]
     metadata = write_tables(SCHEMA, to_rows(program, rows))
-    version = version_of(program)
-    header = make_header(metadata, data_length, min_reader=version, writer=version, limits=limits)
-    size = data_offset(len(metadata), data_length) + data_length
-    info = parse_header(header, size, path=path, limits=limits)
+    head, info = make_head(
+        metadata, data_length, version=version_of(program), path=path, limits=limits
+    )
     # What no reader would take is not written; this holds every budget of reading.
     read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
-    return header + metadata, info
+    return head, info
 
 
 def _chunks(head: bytes, info: PefInfo, program: Program) -> Iterator[bytes]:

@@ -9,10 +9,10 @@ import torch
 
 from pef_schema.program import Program, Role
 from samba.compiler.gradient_flow import find_gradient_flow
-from samba.compiler.optimizers import describe_optimizers, place_optimizers
+from samba.compiler.optimizers import UpdatedGraph, place_optimizers
 from samba.compiler.placement import RegionTable, place
 from samba.compiler.sections import CompileOptions, divide
-from samba.compiler.steps import UpdatedGraph, write_down
+from samba.compiler.steps import write_down
 from samba.tracer.traced import Traced
 
 
@@ -87,8 +87,4 @@ def _updated(
     )
     graph, boundary = divide(flow, options, index=index)
     placed = place(graph, boundary, table, bucketed=options.data_parallel)
-    described = describe_optimizers(optimizers)  # what is not known is refused for inference, too
-    groups = () if options.inference else tuple(described)
-    return UpdatedGraph(
-        placed=placed, groups=groups, optimizers=place_optimizers(groups, placed, table)
-    )
+    return place_optimizers(optimizers, placed, table, inference=options.inference)

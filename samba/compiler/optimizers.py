@@ -199,30 +199,60 @@ class StaleParameter(SambaError):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatedGraph:
+    """A graph, and the optimizers that update its weights.
+
+    Args:
+        placed: The graph with all its regions.
+        groups: Parameter groups of the optimizers as they were described.
+        optimizers: The same with their regions.
+    """
+
+    placed: PlacedGraph
+    groups: tuple[GroupSpec, ...]
+    optimizers: tuple[Optimizer, ...]
+
+
 def place_optimizers(
-    groups: Sequence[GroupSpec], placed: PlacedGraph, table: RegionTable
-) -> tuple[Optimizer, ...]:
+    optimizers: Sequence[torch.optim.Optimizer],
+    placed: PlacedGraph,
+    table: RegionTable,
+    *,
+    inference: bool,
+) -> UpdatedGraph:
     """Give every parameter group regions for its states and argins.
 
     Parameters that no gradient reaches are left out, as torch leaves out those
     whose ``grad`` is None.
 
     Args:
-        groups: Described parameter groups.
+        optimizers: Torch or samba optimizers, in the order users pass them.
         placed: The graph of the model, with the regions of weights and gradients.
         table: Region table to add to.
+        inference: Whether nothing is updated; optimizers must be known to the device all the same.
 
     Returns:
-        An optimizer for each group.
+        The graph with an optimizer for each group.
 
     Raises:
+        UnsupportedOptimizer: If one has no update rule on the device.
         StaleParameter: If an optimizer's parameter is not in the model.
     """
+    groups = describe_optimizers(optimizers)
+    if inference:
+        return UpdatedGraph(placed=placed, groups=(), optimizers=())
     traced = placed.graph.traced
     weights = {id(s.tensor): s for s in traced.sources if s.role is Role.WEIGHT}
-    return tuple(
-        _optimizer(group, [placed.values[s.value] for s in _used(group, weights, traced)], table)
-        for group in groups
+    return UpdatedGraph(
+        placed=placed,
+        groups=tuple(groups),
+        optimizers=tuple(
+            _optimizer(
+                group, [placed.values[s.value] for s in _used(group, weights, traced)], table
+            )
+            for group in groups
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from pef_schema.program import (
     Step,
 )
 from pef_schema.structure import with_twins
-from samba.compiler.optimizers import GroupSpec
+from samba.compiler.optimizers import UpdatedGraph
 from samba.compiler.placement import PlacedGraph, RegionTable
 from samba.compiler.sections import CompileOptions
 from samba.distributed.settings import DEFAULT_BUCKET_BYTES
@@ -108,21 +108,6 @@ def plan_buckets(
         if members:
             finish(members)
     return tuple(sorted(full, key=lambda b: -b.section))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdatedGraph:
-    """A graph, and the optimizers that update its weights.
-
-    Args:
-        placed: The graph with all its regions.
-        groups: Parameter groups of the optimizers as they were described.
-        optimizers: The same with their regions.
-    """
-
-    placed: PlacedGraph
-    groups: tuple[GroupSpec, ...]
-    optimizers: tuple[Optimizer, ...]
 
 
 def write_down(
