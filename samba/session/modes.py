@@ -142,7 +142,7 @@ class Modes:
             >>> samba.session.create_dynamic_dim("seq", 128, 4096, 128)
             'seq_min_128_max_4096_factor_128'
         """
-        _check_range(name, min, max, factor)
+        _check_range(f"session.create_dynamic_dim({name!r})", min, max, factor)
         key = f"{name}_min_{min}_max_{max}_factor_{factor}"
         self.dynamic_dims[key] = DimInfo(min, max, factor)
         return key
@@ -259,14 +259,14 @@ def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[s
                 wanted="for each dimension whole numbers min and max, and perhaps factor",
             )
     for name, limits in ranges.items():
-        _check_range(name, **limits)
+        _check_range(f"{where}, dimension {quoted(name)}", **limits)
     return {name: dict(limits) for name, limits in ranges.items()}
 
 
-def _check_range(name: str, min: int, max: int, factor: int = 1) -> None:
+def _check_range(where: str, min: int, max: int, factor: int = 1) -> None:
     if not 1 <= min <= max or factor < 1:
         raise ArgumentError(
-            where=f"session.create_dynamic_dim({name!r})",
+            where=where,
             found=f"min {min}, max {max}, factor {factor}",
             wanted="1 <= min <= max and a factor of 1 or more",
         )

@@ -241,6 +241,8 @@ NO_RANGES: dict[str, tuple[bytes, str]] = {
     "another key": (b'{"seq": {"min": 1, "max": 2, "step": 1}}', "'step': 1}, wanted"),
     "text": (b'{"seq": {"min": "1", "max": 2}}', "found seq: {'min': '1', 'max': 2}"),
     "true": (b'{"seq": {"min": true, "max": 2}}', "found seq: {'min': True, 'max': 2}"),
+    "backwards": (b'{"seq": {"min": 3, "max": 2}}', "dimension seq: found min 3, max 2, factor 1"),
+    "no step": (b'{"seq": {"min": 1, "max": 2, "factor": 0}}', "dimension seq: .* factor 0"),
 }
 
 
@@ -255,7 +257,7 @@ def test_a_file_without_ranges_is_named(tmp_path, content, message):
 
 
 def test_of_ranges_of_which_one_is_backwards_none_is_declared():
-    with pytest.raises(ArgumentError, match=r"'seq'.*found min 3, max 2"):
+    with pytest.raises(ArgumentError, match=r"dimension seq: found min 3, max 2"):
         samba.session.load_dynamic_dims_config(
             {"ok": {"min": 1, "max": 2}, "seq": {"min": 3, "max": 2}}
         )
