@@ -89,10 +89,16 @@ def _norm(node: Node) -> tuple[Node, Mapping[Node, Node]]:
     out = call_like(node, operator.getitem, results, 0)
     if mean is None or not training:
         return out, {}
-    return out, {
-        mean: call_like(node, operator.getitem, results, 3),
-        var: call_like(node, operator.getitem, results, 4),
-    }
+    new_mean, new_var = (call_like(node, operator.getitem, results, place) for place in (3, 4))
+    return out, {mean: _of_dtype(mean, new_mean), var: _of_dtype(var, new_var)}
+
+
+def _of_dtype(old: Node, new: Node) -> Node:
+    """What is written into a tensor has its dtype; torch's fake kernel may say float32."""
+    dtype = old.meta["val"].dtype
+    if new.meta["val"].dtype == dtype:
+        return new
+    return call_like(new, _ATEN._to_copy.default, new, dtype=dtype, layout=torch.strided)
 
 
 def _has_rows(node: Node) -> bool:

@@ -107,6 +107,12 @@ IN_PLACE: dict[str, Callable[..., Any]] = {
     "batch norm of statistics": lambda x, m: F.batch_norm(
         x, m.norm.running_mean, m.norm.running_var, m.norm.weight
     ),
+    "bfloat16 statistics": lambda x: (
+        mean := x.bfloat16()[0, :, 0].detach() * 1,
+        F.batch_norm(x.bfloat16(), mean, var := mean.abs(), training=True),
+        mean + var,
+        var,
+    )[1:],
     "momentum": lambda x, m: F.batch_norm(
         x.bfloat16(), m.norm.running_mean, m.norm.running_var, training=True, momentum=0.5
     ),
