@@ -20,6 +20,7 @@ def signs(*shape: int) -> torch.Tensor:
     return torch.sign(data(*shape, seed=9))
 
 
+NAN = float("nan")
 X, Y = data(4, 6), data(4, 6, seed=1)
 
 
@@ -36,6 +37,14 @@ def test_losses() -> None:
     check("aten.soft_margin_loss.default", X, Y, 1, frozen=(1,))
     for name in ("mse_loss", "l1_loss", "huber_loss"):
         check(f"aten.{name}.default", X.bfloat16(), Y.bfloat16(), 1)
+
+
+def test_gradients_at_ties_and_nan() -> None:
+    x, y = torch.tensor([NAN, 1.0, 2.0, NAN, 3.0]), torch.tensor([1.0, NAN, 2.0, NAN, -1.0])
+    for beta in (0.0, 1.0):
+        check("aten.smooth_l1_loss.default", x, y, 0, beta)
+    for name in ("l1_loss", "mse_loss", "huber_loss"):
+        check(f"aten.{name}.default", x, y, 0)
 
 
 def test_divergence() -> None:
