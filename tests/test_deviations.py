@@ -102,15 +102,12 @@ def test_every_test_of_the_page_exists():
     assert not missing
 
 
-def test_every_row_has_a_reason_and_a_test_that_exists():
+def test_every_row_has_a_reason_and_a_test():
     text = PAGE.read_text()
     for name, columns in (rows(text, "Warnings") | rows(text, "Refusals")).items():
         cells = [cell.strip() for cell in columns.split(" | ")]
         assert len(cells) == 3 and all(cells), name
-        tests = TEST.findall(cells[-1])
-        assert tests, f"{name}: no test"
-        for test, path in tests:
-            assert f"def {test}(" in (ROOT / path).read_text(), f"{name}: {test} is not in {path}"
+        assert TEST.search(cells[-1]), f"{name}: no test"
 
 
 def test_names_are_found_in_code():
@@ -121,8 +118,3 @@ def test_names_are_found_in_code():
         'class F(Exception):\n    deviation: str = "e"\n    other = "f"\n'
     )
     assert named(source) == ({"a", "b"}, {"c", "d", "e"}, 1)
-
-
-def test_every_link_to_a_test_leads_to_one():
-    for test, path in TEST.findall(PAGE.read_text()):
-        assert f"def {test}(" in (ROOT / path).read_text(), f"{test} is not in {path}"

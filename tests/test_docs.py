@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pkgutil
 import re
 import shlex
 import sys
@@ -39,11 +40,41 @@ NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s]+\.py)\)")
 """A link whose text is a name in a Python file."""
 
 
+FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|pyi|cc|h|fbs|md|toml|yml))`")
+"""A source, by its path from any folder on; others are those that a run writes."""
+FOREIGN = re.compile(r"^\| (?:`[\w-]+/[\w-]+`|the same)[:,].*", re.MULTILINE)
+"""A row about a script of somebody else's repository."""
+SAVED = re.compile(r"\bpython ([\w-]+\.py)")
+"""A script that the reader has saved."""
+
+
+@cache
+def files() -> list[str]:
+    """Files of the repository, each with a slash before its path."""
+    found = [*ROOT.glob("*.*"), *(path for room in ROOMS for path in (ROOT / room).rglob("*.*"))]
+    return [f"/{path.relative_to(ROOT).as_posix()}" for path in found]
+
+
+def is_one_file(name: str) -> bool:
+    """Whether there is a file of a path's last parts, and no other one beside tests.
+
+    A bare name is that of a file beside another, which may be in several folders.
+    """
+    found = [file for file in files() if file.endswith(f"/{name}")]
+    sources = [file for file in found if not file.startswith("/tests/")] or found
+    return len(sources) == 1 or ("/" not in name and bool(found))
+
+
 def missing(page: Path, text: str) -> list[str]:
-    """Paths and links of a page that lead nowhere."""
+    """Files, folders and links of a page that lead nowhere, or to one of several files."""
     paths = [(ROOT, path) for path in PATH.findall(text)]
     links = [(page.parent, link) for link in LINK.findall(text) if "://" not in link]
-    return [name for folder, name in paths + links if not (folder / name).exists()]
+    own = {*PATH.findall(text), *SAVED.findall(text)}
+    return [name for folder, name in paths + links if not (folder / name).exists()] + [
+        name
+        for name in FILE.findall(FOREIGN.sub("", text))
+        if name not in own and not is_one_file(name)
+    ]
 
 
 @cache
@@ -88,6 +119,12 @@ def test_what_a_page_names_in_a_file_is_defined_there(page):
 def test_a_name_that_leads_nowhere_is_found():
     text = "`samba/nowhere.py` and [a page](docs/none.md#there), [this](docs/architecture.md)"
     assert missing(ROOT / "README.md", text) == ["samba/nowhere.py", "docs/none.md"]
+    text = "`nowhere.py`, `plans/nowhere.py`, `ops/__init__.py`, `made/x.json` and `net.py`"
+    text += "\n| `sambanova/tutorials`: `lenet.py` | and `setup.py`, `plans/plan.py`, `running.py`"
+    assert missing(ROOT / "README.md", text) == [
+        *("nowhere.py", "plans/nowhere.py", "ops/__init__.py", "net.py"),
+    ]
+    assert missing(ROOT / "README.md", text.replace("and `net", "`python net.py`, `net"))[3:] == []
 
 
 def test_a_name_that_its_file_does_not_define_is_found():
@@ -110,6 +147,25 @@ def test_pages_that_code_names_exist():
     named = {(path, name) for path in CODE for name in DOC.findall(path.read_text())}
     assert len(named) > 20
     assert sorted(str(path) for path, name in named if not (ROOT / name).exists()) == []
+
+
+REFERENCE = re.compile(r":\w+:`~?((?:samba|emulator|pef_schema|bench|tools|tests)\.[\w.]+)`")
+
+
+def test_what_docstrings_refer_to_exists():
+    names = {name for path in CODE for name in REFERENCE.findall(path.read_text())}
+    assert len(names) > 40
+    assert sorted(name for name in names if not leads_somewhere(name)) == []
+    assert not leads_somewhere("emulator.kernels.rules") and not leads_somewhere("samba.none.run")
+
+
+def leads_somewhere(name: str) -> bool:
+    """Whether a dotted name is that of a module, or of something that a module has."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
