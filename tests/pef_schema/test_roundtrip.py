@@ -85,6 +85,12 @@ def test_arguments_keep_their_types() -> None:
     assert math.copysign(1.0, dict(nodes[1].kwargs)["p"]) == -1.0
 
 
+def test_every_text_of_a_node_is_read_back() -> None:
+    node = {"args": ("a", ("b", ("c",)), "d", "a"), "kwargs": (("e", "f"), ("g", ("h", "i")))}
+    program = edit(inference(), "graphs.0.nodes.0", **node)
+    assert decode(encode(program)) == program
+
+
 def test_same_bytes_in_other_processes() -> None:
     code = (
         "import hashlib; from pef_schema import encode; "
