@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
 import sysconfig
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -81,8 +82,8 @@ class Library:
 
 
 _WANTED: ContextVar[bool] = ContextVar("native kernels", default=True)
-_LEFT_OUT: set[str] = set()
-"""Why this process leaves the native kernels out; empty where it does not."""
+_LEFT_OUT = threading.Event()
+"""Whether this process leaves the native kernels out."""
 
 
 @contextmanager
@@ -101,15 +102,16 @@ def without_native() -> Generator[None, None, None]:
         _WANTED.reset(before)
 
 
-def leave_native_out(reason: str | None) -> None:
+def leave_native_out(out: bool = True) -> None:
     """Call no native kernel in this process from now on.
 
     Args:
-        reason: Why; None to use them again.
+        out: False to call them again.
     """
-    _LEFT_OUT.clear()
-    if reason is not None:
-        _LEFT_OUT.add(reason)
+    if out:
+        _LEFT_OUT.set()
+    else:
+        _LEFT_OUT.clear()
 
 
 def native_library() -> Library | None:
@@ -125,7 +127,7 @@ def native_library() -> Library | None:
 
 def _is_wanted() -> bool:
     left_out = os.environ.get(NATIVE_VARIABLE, "").strip() == "0"
-    return _WANTED.get() and not _LEFT_OUT and not left_out
+    return _WANTED.get() and not _LEFT_OUT.is_set() and not left_out
 
 
 def native_version() -> str:
