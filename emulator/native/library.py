@@ -10,8 +10,8 @@ import importlib.util
 import logging
 import os
 import sys
-import threading
 import sysconfig
+import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
