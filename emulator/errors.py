@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pef_schema.errors import SambaError, quoted
+from pef_schema.module_paths import plain_path
 from pef_schema.printable import some_of
 from pef_schema.program import Node
 
@@ -196,7 +197,7 @@ class Problem:
 
     def __str__(self) -> str:
         op = f", {self.op}" if self.op else ""
-        module = f" in {self.module}" if self.module else ""
+        module = f" in {plain_path(self.module)}" if self.module else ""
         source = f" at {self.source}" if self.source else ""
         return f"{self.where}{op}{module}{source}: {self.reason}"
 
@@ -271,7 +272,7 @@ class LoweringError(DeviceError):
 
     def __init__(self, *, op: str, source: str, module: str, reason: str) -> None:
         self.op, self.source, self.module, self.reason = op, source, module, reason
-        place = f" in {module}" if module else ""
+        place = f" in {plain_path(module)}" if module else ""
         place += f" at {source}" if source else ""
         super().__init__(f"{op}{place}: {reason}")
 
@@ -347,8 +348,8 @@ class IndexOutOfRange(DeviceError, IndexError):
         what = f"input {tensor}" if tensor else "a computed index"
         line = f" at {source}" if source else ""
         super().__init__(
-            f"{what} holds {index:g} at {list(position)}, out of range for {op} in {module}{line}: "
-            f"it must be {allowed}. Nothing was run"
+            f"{what} holds {index:g} at {list(position)}, out of range for {op} in "
+            f"{plain_path(module)}{line}: it must be {allowed}. Nothing was run"
             + ("." if tensor else ", or the run has left device memory unchanged.")
         )
 
@@ -383,8 +384,8 @@ class OtherBranch(DeviceError):
         self.branches = tuple(branches)
         self.source, self.module = branches[0].source, branches[0].module
         lines = [
-            f"  {b.source or 'an unknown line'} (in {b.module}){_text_of(b.source)}: the condition "
-            f"was {not b.taken}, but the graph was traced with {b.taken}"
+            f"  {b.source or 'an unknown line'} (in {plain_path(b.module)}){_text_of(b.source)}: "
+            f"the condition was {not b.taken}, but the graph was traced with {b.taken}"
             for b in branches
         ]
         super().__init__(

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from pef_schema.module_paths import plain_path
 from pef_schema.program import Arg, DType, Gradient, Graph, Node, Program, Ref, Value
 from pef_schema.rows import to_rows
 
@@ -40,7 +41,7 @@ class Difference:
     module: str = ""
 
     def __str__(self) -> str:
-        module = f" in {self.module}" if self.module else ""
+        module = f" in {plain_path(self.module)}" if self.module else ""
         return (
             f"{self.place}{module} differs:\n"
             f"  compiled: {_with_source(self.compiled, self.compiled_source)}\n"

@@ -14,6 +14,7 @@ from emulator.costs.touched import unused
 from emulator.op_facts.facts import Fusing, gradient_reads
 from emulator.op_facts.scratch import Scratch, scratch_of
 from emulator.op_facts.table import facts_of
+from pef_schema.module_paths import plain_path
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value
 from pef_schema.program_facts import plain_name
 
@@ -257,7 +258,7 @@ class _Tracer:
 
     def _keep(self, at: int, i: int, node: Node, scratch: Scratch, made: list[int]) -> None:
         if scratch.kept:
-            name = f"{plain_name(node.op)} of {node.module or i}"
+            name = f"{plain_name(node.op)} of {plain_path(node.module) or i}"
             self._kept[at, i] = self._new(
                 Buffer(name=name, role=Role.ACTIVATION, nbytes=scratch.kept, graph=at, node=i)
             )

@@ -17,6 +17,7 @@ from emulator.errors import DeviceError, OutOfMemory
 from emulator.mesh.chips import Chips
 from emulator.mesh.layout import bytes_per_chip
 from emulator.start import HOST_PLATFORMS
+from pef_schema.module_paths import plain_path
 from pef_schema.program import Graph, Program
 
 LIMIT_VARIABLE = "EMULATOR_MEMORY_LIMIT"
@@ -114,7 +115,7 @@ def _check_values(graph: Graph, limit: int) -> None:
             if v >= 0 and sizes[v] > limit:
                 place = f" at {node.source}" if node.source else ""
                 raise OutOfMemory(
-                    what=f"{node.op} in {node.module}{place}: its result "
+                    what=f"{node.op} in {plain_path(node.module)}{place}: its result "
                     f"{list(graph.values[v].shape)}",
                     need=sizes[v],
                     have=limit,

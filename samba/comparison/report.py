@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pef_schema.module_paths import plain_path
 from pef_schema.printable import json_text, one_line, printable
 from samba.support.layout import table
 
@@ -144,7 +145,7 @@ class Row:
         what = "gradient of" if self.phase is Phase.BACKWARD else "result"
         lines = [f"{self.place}, {one_line(self.op)}: {self.status.value}"]
         if self.module:
-            lines.append(f"  module   {one_line(self.module)}")
+            lines.append(f"  module   {one_line(plain_path(self.module))}")
         if self.source:
             lines.append(f"  line     {one_line(self.source)}")
         lines.append(f"  {what:8} {one_line(self.name)}  {self.dtype}{list(self.shape)}")

@@ -14,6 +14,7 @@ from emulator.op_facts.facts import OpFacts, gradient_reads
 from emulator.op_facts.names import ALIAS
 from emulator.op_facts.table import facts_of, op_facts
 from pef_schema.errors import SambaError
+from pef_schema.module_paths import plain_path
 from pef_schema.program import DType, Node, Ref, Role, Value, refs_of
 from samba.compiler.rounding import mapped
 from samba.tracer.errors import StateGradient
@@ -191,7 +192,7 @@ class NoDerivative(SambaError):
 
     def __init__(self, *, model: str, node: Node) -> None:
         self.op, self.source, self.module = node.op, node.source, node.module
-        where = node.source or node.module or "an unknown line"
+        where = node.source or plain_path(node.module) or "an unknown line"
         super().__init__(
             f"model {model}, {where}: a gradient flows through {node.op}, for which torch has no "
             "derivative, so its backward pass raises; call detach() on its input or its result"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pef_schema import Arg, DType, Gradient, Graph, Node, Ref, Value
+from pef_schema.module_paths import plain_path
 from pef_schema.program_facts import plain_name
 from samba.inspection.program_pairs import Both, Change, by_name, fields, order, renamed, some_names
 
@@ -80,7 +81,7 @@ class _Graphs:
             yield from fields(
                 what,
                 ("op", node.op, there.op),
-                ("module", node.module, there.module),
+                ("module", plain_path(node.module), plain_path(there.module)),
                 ("arguments", self._arguments_a(node), self._arguments_b(there)),
                 ("results", _results(ours, node), _results(theirs, there)),
             )
@@ -163,7 +164,7 @@ class _Graphs:
 
 
 def _title(index: int, node: Node) -> str:
-    where = f" in {node.module}" if node.module else ""
+    where = f" in {plain_path(node.module)}" if node.module else ""
     return f"node {index} {plain_name(node.op)}{where}"
 
 

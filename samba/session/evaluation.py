@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +29,6 @@ from samba.session.index_checks import find_index_checks
 from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
 from samba.session.layout_feeding import feeder_of, with_layouts_and_views
 from samba.session.loading import LoadedModel
-from samba.session.metrics import EVALUATION
 from samba.session.outputs import output_handles
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
@@ -75,6 +75,8 @@ class _Part:
     known: KnownBuffers
 
 
+_numbers = itertools.count()
+
 MOST_FORMS = 32
 """Forms of inputs whose programs are kept; a script may come with ever new batch sizes."""
 
@@ -114,10 +116,16 @@ class Evaluator:
         self._given = loaded.given if inputs is None else collect_inputs(model, inputs)
         self._parts: dict[Shapes, _Part] = {}
         self._part = self._part_for(self._given)
+        loaded.evaluators[next(_numbers)] = self
 
     def __reduce_ex__(self, protocol: object, /) -> NoReturn:
         """What is on the device stays there: neither ``copy`` nor ``pickle`` take it along."""
         raise NotCopyable(what="session's evaluator")
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """A device for each form of inputs, the oldest first."""
+        return tuple([part.device for part in self._parts.values()])
 
     @property
     def output_tensors(self) -> tuple[SambaTensor, ...]:
@@ -277,7 +285,7 @@ class Evaluator:
         program = build_program(traced, (), options)
         verify(program)
         device = Device(program, chips=loaded.device.placement.chips)
-        self._slot.book.add(device, purpose=EVALUATION)
+        self._slot.book.add(device)
         feeder = feeder_of(
             program,
             with_layouts_and_views(given, traced, loaded.model, inference=True).tensors,

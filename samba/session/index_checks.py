@@ -18,6 +18,7 @@ import torch
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import IndexOutOfRange
 from emulator.op_facts.index_uses import IndexUse, index_uses, is_label
+from pef_schema.module_paths import plain_path
 from pef_schema.printable import some_of
 from pef_schema.program import DType, Graph, Node, Program, Role
 from samba.compiler.moved_elements import moved_elements
@@ -271,7 +272,8 @@ def warn_of_computed(program: Program, computed: Mapping[int, Sequence[IndexUse]
     """
     for divisors in (False, True):
         places = dict.fromkeys(
-            f"{node.op} at {node.source}" if node.source else f"{node.op} in {node.module}"
+            f"{node.op} "
+            + (f"at {node.source}" if node.source else f"in {plain_path(node.module)}")
             for number, uses in computed.items()
             for use in uses
             if use.divisor is divisors

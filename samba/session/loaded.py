@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -47,6 +48,15 @@ from samba.tracer.inputs import Constant
 from samba.tracer.traced import Traced
 
 
+class Evaluates(Protocol):
+    """What runs programs of its own over the memory of a loaded one."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Their devices, the oldest first."""
+        ...
+
+
 class Loaded:
     """A program on the device together with the host models it mirrors.
 
@@ -63,6 +73,7 @@ class Loaded:
 
     Attributes:
         outputs: Handles of the outputs of all graphs.
+        evaluators: Its evaluators that a script still has, the oldest first.
 
     Raises:
         IndexOutOfRange: If a constant of the program is used as indices that are out of range.
@@ -89,6 +100,7 @@ class Loaded:
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
             device = Device(program, computed if check_indices else None, chips)
         self.device, self.replicas, self.turns = device, Replicas(device), Turns()
+        self.evaluators: WeakValueDictionary[int, Evaluates] = WeakValueDictionary()
         self._deviations = Deviations()
         self._checks_of_region = checks_by_region(program, checks)
         self._parts, self._traces = tuple(parts), tuple(traces)

@@ -15,10 +15,12 @@ from emulator.memory.budget import MeasuredMemory
 from emulator.plans.steps import StepKey
 from pef_schema.program import Program, Role
 from samba.session.loaded import Loaded
-from samba.session.metrics import EVALUATION, MetricsBook
 from samba.support.layout import bytes_text, paragraph, table, terminal_width
 
 FORMAT, VERSION = "samba.session_memory", 1
+
+_EVALUATION = "evaluation"
+"""The purpose of plans beside those of the loaded program."""
 
 _NAMED = 3
 """Sections of a plan that the report names; of more the first and the last."""
@@ -96,17 +98,17 @@ class SessionMemory:
         return "\n".join([*lines, table(head, rows, width=width, right=(1, 2, 3, 4, 5))])
 
 
-def session_memory(loaded: Loaded, book: MetricsBook) -> SessionMemory:
+def session_memory(loaded: Loaded) -> SessionMemory:
     """Take the memory of a loaded program.
 
     Args:
         loaded: The program on its device.
-        book: The session's book, which knows the devices of evaluators.
     """
     with loaded.turns.held():
         plans = [*_plans(loaded.device, "")]
-        for device in book.devices(EVALUATION):
-            plans += _plans(device, EVALUATION)
+        for evaluator in loaded.evaluators.values():
+            for device in evaluator.devices:
+                plans += _plans(device, _EVALUATION)
         return SessionMemory(
             program=loaded.program.name, held=_held(loaded.device), plans=tuple(plans)
         )

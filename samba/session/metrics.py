@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "samba.metrics", 1
 
-EVALUATION = "evaluation"
-"""The purpose of a device that evaluates beside the loaded program."""
-
 _WIDTH = 100
 _LATEST = 512
 """Times of runs that are kept."""
@@ -247,27 +244,17 @@ class MetricsBook:
         self._traces = 0
         self._trace_seconds = 0.0
         self._past = Totals()
-        self._devices: list[tuple[weakref.ref[Device], DeviceCounters, str]] = []
+        self._devices: list[tuple[weakref.ref[Device], DeviceCounters]] = []
         self._rank, self._size = 0, 1
 
-    def add(self, device: Device, *, purpose: str = "") -> None:
+    def add(self, device: Device) -> None:
         """Count the work of a device, too.
 
         Args:
             device: The device.
-            purpose: What it is for; empty for the loaded program.
         """
         self._settle()
-        self._devices.append((weakref.ref(device), device.counters, purpose))
-
-    def devices(self, purpose: str) -> list[Device]:
-        """Devices that are still there, in the order in which they were opened.
-
-        Args:
-            purpose: What they are for.
-        """
-        devices = [ref() for ref, _, of in self._devices if of == purpose]
-        return [device for device in devices if device is not None]
+        self._devices.append((weakref.ref(device), device.counters))
 
     def note_rank(self, rank: int, size: int) -> None:
         """Take down which of how many processes this is.
@@ -290,7 +277,7 @@ class MetricsBook:
 
     def metrics(self) -> Metrics:
         """All that was taken down."""
-        totals = sum((totals_of(counters) for _, counters, _ in self._devices), self._past)
+        totals = sum((totals_of(counters) for _, counters in self._devices), self._past)
         return Metrics(
             traces=self._traces,
             trace_seconds=self._trace_seconds,
@@ -301,7 +288,7 @@ class MetricsBook:
 
     def _settle(self) -> None:
         """Keep of devices that are gone what they counted, and nothing else."""
-        there: list[tuple[weakref.ref[Device], DeviceCounters, str]] = []
+        there: list[tuple[weakref.ref[Device], DeviceCounters]] = []
         for entry in self._devices:
             if entry[0]() is None:
                 self._past = self._past + totals_of(entry[1])

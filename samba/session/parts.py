@@ -208,7 +208,7 @@ class SessionParts:
         """Memory of the loaded program: what it holds, and what each plan takes.
 
         Beside the prediction from the program stands what the plan's executable measures. Plans
-        are those that have run; those of evaluators of this session are among them. See
+        are those that have run; those of its evaluators that a script has are among them. See
         ``docs/run.md``.
 
         Returns:
@@ -219,7 +219,7 @@ class SessionParts:
         """
         from samba.session.memory import session_memory  # noqa: PLC0415  # loads jax
 
-        return session_memory(self._slot.need("memory()"), self._book)
+        return session_memory(self._slot.need("memory()"))
 
     def need_loaded(self, operation: str) -> Loaded:
         """The loaded program with its device and its host models.

@@ -23,6 +23,7 @@ import numpy as np
 from torch import nn
 
 from emulator.plans.steps import StepKey
+from pef_schema.module_paths import plain_path
 from pef_schema.printable import some_of
 from pef_schema.program import Graph, Program, Ref, SectionKind
 from samba.session.feeding import Feed, Feeder
@@ -181,7 +182,7 @@ def _names_of(code: types.CodeType) -> Iterator[str]:
 def _batch_norms(graph: Graph) -> list[str]:
     """Lines, else modules, of norms that would use running statistics in evaluation mode."""
     norms = [
-        node.source or node.module
+        node.source or plain_path(node.module)
         for node in graph.nodes
         if ("batch_norm" in node.op or "instance_norm" in node.op)
         and len(node.args) > 5

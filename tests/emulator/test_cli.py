@@ -86,7 +86,7 @@ def test_verify_says_good_of_what_runs_alone(
     for op, text in (
         ("aten.no_such_op.default", "the device has no operation of that name"),
         ("aten.bmm.default", "3 arguments, it takes 2 at most"),
-        ("aten.addmm.default", f"aten.addmm.default in mlp__fc1 at {line}: "),
+        ("aten.addmm.default", f"aten.addmm.default in mlp.fc1 at {line}: "),
     ):
         write_pef(files / "op.pef", edit(program, f"graphs.0.nodes.{first}", op=op))
         assert cli.main(["verify", str(files / "op.pef")]) == 3

@@ -147,7 +147,7 @@ def test_different(name: str) -> None:
 def test_text() -> None:
     traced = _edited("nodes.0", op="aten.mm.default", source="model.py:14")
     assert str(first_difference(_graph(), traced)) == (
-        "node 0 in net__fc differs:\n"
+        "node 0 in net.fc differs:\n"
         "  compiled: %3:float32[2, 4] = aten.linear.default"
         "(%0, %1=w:float32[4, 3], %2=c:float32[4])  # model.py:12\n"
         "  traced:   %3:float32[2, 4] = aten.mm.default"

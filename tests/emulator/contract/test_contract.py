@@ -86,7 +86,7 @@ def test_all_problems_at_once() -> None:
         "no option maximize, which SGD reads",
         "no argin momentum, weight_decay, which SGD reads",
     ]
-    assert "graph net node 1, test.all_kinds.default in net__loss: the device" in str(caught.value)
+    assert "graph net node 1, test.all_kinds.default in net.loss: the device" in str(caught.value)
 
 
 def test_backward_reads_what_its_gradients_read() -> None:

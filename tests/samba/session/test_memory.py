@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import textwrap
@@ -23,7 +22,6 @@ def test_without_a_program_there_is_none():
 
 
 def test_what_is_held(pefs):
-    gc.collect()  # evaluators of others
     scene = pefs.loaded(MLP)
     before = samba.session.memory()
     assert before.plans == () and "no plan has run yet" in str(before)
@@ -60,6 +58,19 @@ def test_every_plan_is_predicted_and_measured(pefs):
     told = json.loads(json.dumps(found.as_dict()))
     assert told["held_bytes"] == sum(told["held"].values())
     assert told["plans"][0]["measured"]["peak_bytes"] == found.plans[0].measured.peak
+
+
+def test_evaluators_are_listed_while_a_script_has_them_and_their_program_is_loaded(pefs):
+    scene = pefs.loaded(MLP)
+    first, second = (samba.session.evaluator(scene.model) for _ in range(2))
+    for evaluator in (first, second):
+        evaluator.run(scene.inputs)
+    assert len(samba.session.memory().plans) == 2
+    del first, evaluator
+    assert len(samba.session.memory().plans) == 1
+    scene = pefs.loaded(MLP)
+    assert samba.session.memory().plans == ()
+    assert second.output_tensors  # a script still has it
 
 
 def test_a_plan_is_predicted_for_what_the_host_has_set(pefs):

@@ -225,7 +225,7 @@ def ended(tmp_path_factory) -> dict[str, CompletedProcess[str]]:
     ("name", "parts"),
     {
         "renamed": ["but names differ", "net__fc__weight is other__fc__weight here", "was renamed"],
-        "wider": ["node 0 in net__fc differs", "float32[4, 17]", "wider.py:13", "Compile again"],
+        "wider": ["node 0 in net.fc differs", "float32[4, 17]", "wider.py:13", "Compile again"],
         "no pef": ["nowhere.pef: there is no file", "or compile the model first"],
         "folder": ["this is a folder", "Give the path of the .pef file itself"],
         "backward": ["backward() of SambaTensor net__", "parameter.sn_grad", "Leave backward()"],
