@@ -50,8 +50,12 @@ def _gelu_backward(tanh: bool, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     if tanh:
         # Made again it takes less time than written and read; an error function takes more.
         x = in_memory(x)
-        s = jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x))
-        return (g * (s + x * (s * (1 - s)) * _TANH_SCALE * (1 + 3 * 0.044715 * x * x)),)
+        u = _TANH_SCALE * (x + 0.044715 * x * x * x)
+        # Of s = sigmoid(u), 1 - s would lose digits where s is close to 1: s (1 - s) is even in u.
+        e = jnp.exp(-jnp.abs(u))
+        r = 1 / (1 + e)
+        s = jnp.where(u < 0, e * r, r)
+        return (g * (s + x * (e * r * r) * _TANH_SCALE * (1 + 3 * 0.044715 * x * x)),)
     density = jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
     return (g * (0.5 * (1 + lax.erf(x * math.sqrt(0.5))) + x * density),)
 
