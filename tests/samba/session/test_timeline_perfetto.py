@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import json
 import shutil
-import statistics
 import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -132,7 +131,7 @@ def test_all_of_a_hundred_steps(perfetto: Any, folder: Path) -> None:
 def test_times_of_sections_are_those_of_measure_sections(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A few steps of each in turns: a machine that is slow for a while is so for both."""
+    """A few steps of each in turns; the shortest times count, to which other work adds nothing."""
     net, inputs, outputs = traced(DEEP_MODELS[name], tmp_path)
     trace = tmp_path / "steps.json"
     samba.session.run(inputs, outputs)
@@ -152,7 +151,7 @@ def test_times_of_sections_are_those_of_measure_sections(
             if event.get("cat") == "sections":
                 noted.setdefault(event["name"], []).append(event["dur"] * 1e-3)
     assert {n: len(t) for n, t in noted.items()} == dict.fromkeys(measured, STEPS)
-    sums = [sum(map(statistics.median, times.values())) for times in (noted, measured)]
+    sums = [sum(map(min, times.values())) for times in (noted, measured)]
     with capsys.disabled():
         print(f"\n{name}: {sums[0]:.3f} ms on the timeline, {sums[1]:.3f} ms by measure-sections")
     assert sums[0] / sums[1] == pytest.approx(1.0, abs=0.05)
