@@ -14,6 +14,6 @@ the graph has the other side and a check that every run makes; all others are re
 
 A loop that leaves anything else behind, or asks how many entries were hit, is a
 ``DataDependentBranch`` at once. A selection that has no such form is left in the graph, where
-``refuse`` finds it: ``UnsupportedOps``. ``docs/models.md`` lists what is traced, what it
+``samba/tracer/lowering.py`` finds it: ``UnsupportedOps``. ``docs/models.md`` lists what is traced, what it
 costs, and every refusal.
 """
