@@ -13,7 +13,7 @@
 #   make pictures  the pictures of the documentation; needs chromium
 #   make wheel     build the wheel and try it outside the tree
 #   make bench     measure this project and its peers; QUICK=1 for a look, KEEP=1 keeps the results
-#   make lock      make constraints.txt anew; UPGRADE=1 for the newest versions
+#   make lock      make constraints.txt again; UPGRADE=1 for the newest versions
 #   make clean     remove .venv and everything that was made
 #   make help      this list
 
@@ -39,7 +39,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 PYRIGHT := $(BIN)/pyright --pythonpath $(BIN)/python
 OUT := out
 
-# The tests start a hundred processes, and each would compile all modules anew.
+# The tests start a hundred processes, and each would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 # What does not need one another goes on at once: lint beside the compiler of the kernels, types

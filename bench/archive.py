@@ -65,7 +65,7 @@ def compact(results: Results) -> Results:
 
 
 def keep(results: Results, folder: Path = FOLDER) -> Path:
-    """Write the small file of a processor, and the page of all files anew.
+    """Write the small file of a processor, and the page of all files again.
 
     Args:
         results: What a run found. What it did not measure stays from runs of the same commit,
@@ -96,7 +96,7 @@ def joined(before: Results, now: Results) -> Results:
     """What a run found, and what an earlier one of the same code on the same machine has beside."""
 
     def place(results: Results) -> dict[str, object]:
-        # Files that were written since, such as this one, are no change of the code.
+        # Files that were written since, such as this one, are not changes of the code.
         return results.environment | {"commit": results.environment.get("commit", "").rstrip("+")}
 
     if place(before) != place(now):

@@ -83,7 +83,7 @@ def _short(path: Path, among: Sequence[Path]) -> str:
 
 
 def results(_: argparse.Namespace) -> int:
-    """Write the page of the kept files anew."""
+    """Write the page of the kept files again."""
     say_text(f"written: {archive.write_page()}")
     return 0
 

@@ -3,7 +3,7 @@
 Nothing is compiled by XLA for them: plans are lowered to StableHLO, and an executable that gives
 zeros stands in for the compiled one. ``bench/counts.json`` keeps them, and beside them what XLA
 makes of each case (``bench/fusion.py``); ``python -m bench counts`` compares, ``--update`` writes
-them anew after a change that was meant.
+them again after a change that was meant.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def parsed_counts(text: str, where: str) -> dict[str, Any]:
             return result
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
-    raise BadResults(path=where, reason="no counts, wanted an object of versions and cases")
+    raise BadResults(path=where, reason="no counts, expected an object of versions and cases")
 
 
 def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:

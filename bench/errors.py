@@ -53,7 +53,7 @@ class BadSectionTimes(BadFile):
 
 
 class TwoProcessors(BenchError):
-    """Results of two processors were to be compared.
+    """The results are of two processors, which cannot be compared.
 
     Args:
         names: Where the two come from.
@@ -75,7 +75,7 @@ class TwoProcessors(BenchError):
 
 
 class TimesOfTwoProcessors(TwoProcessors):
-    """Section times of two processors were to be compared."""
+    """The section times are of two processors, which cannot be compared."""
 
     _why = (
         "such ratios say nothing about the program. `python -m bench gate --pef PEF --base {base}` "
@@ -161,4 +161,4 @@ class NoRevision(BenchError):
 
 
 class UnknownSection(BenchError):
-    """A slowdown was to be planted in a section that no case has."""
+    """No case has the section in which a slowdown was requested."""

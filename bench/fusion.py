@@ -1,10 +1,10 @@
 """What XLA makes of a case's full schedule: how much it computes, against what it was given.
 
-Fusion may compute a value anew in every kernel that reads it. The optimized program is taken apart:
-fusions and calls are opened, and every operation gets the number of the value that it computes, by
-its opcode, its attributes and the numbers of its operands. A value that several kernels compute
-stands there several times. ``bench/counts.json`` keeps operations, and the value that is computed
-most often; ``python -m bench counts`` compares.
+Fusion may compute a value again in every kernel that reads it. The optimized program is taken
+apart: fusions and calls are opened, and every operation gets the number of the value that it
+computes, by its opcode, its attributes and the numbers of its operands. A value that several
+kernels compute is there several times. ``bench/counts.json`` keeps operations, and the value that
+is computed most often; ``python -m bench counts`` compares.
 """
 
 from __future__ import annotations
@@ -169,10 +169,10 @@ _LIGHT = frozenset(
         *("shift-left", "shift-right-logical", "shift-right-arithmetic"),
     }
 )
-"""One of these, of values that lie in memory, is made anew as fast as it is read."""
+"""One of these, of values that lie in memory, is made again as fast as it is read."""
 
 _COUNTING = frozenset({"iota", "constant"})
-"""Light operations on these alone read no memory: they are made anew faster than they are read."""
+"""Light operations on these alone read no memory: they are made again faster than they are read."""
 
 _CUTTING = frozenset({"slice", "dynamic-slice"})
 
@@ -192,8 +192,9 @@ class Computed:
     Args:
         operations: Operations that compute numbers, fusions and calls opened.
         most: How often the value that is computed most often is; one light operation on values
-            in memory does not count, since it is made anew as fast as it is read, nor do light ones
-            on iotas and constants alone. Where kernels take different slices, parts are added up.
+            in memory does not count, since it is made again as fast as it is read, nor do light
+            ones on iotas and constants alone. Parts are added up where kernels take different
+            slices.
         which: What that is: its opcode and its shape.
     """
 

@@ -167,7 +167,7 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
 
     Args:
         case: Name of the case.
-        measure: How.
+        measure: The function that measures it.
         processes: Processes of each side in a group.
 
     Returns:
@@ -175,7 +175,7 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
     """
     samples = measure(case, processes)
     first = tuple(compare_pairs(name, *both) for name, both in samples.items())
-    # Samples of one process are no witnesses of their own, whatever the rank test makes of them.
+    # Samples of one process are not witnesses of their own, whatever the rank test makes of them.
     faster = tuple(
         c.name
         for c in first
@@ -238,7 +238,7 @@ def measure_sides(
 
     Args:
         sides: Base and head.
-        settings: How.
+        settings: The settings of the measurement.
         processes: Processes of each side; those of the settings if None.
 
     Returns:

@@ -36,13 +36,15 @@ def main(argv: Sequence[str]) -> int:
         argv: Counts.
 
     Returns:
-        The exit code: 1 where replicas failed, 2 for what is no count.
+        The exit code: 1 where replicas failed, 2 for what is not a count.
     """
     if list(argv) == [WORKER]:
         _worker()
         return 0
     if not argv or not all(a.isascii() and a.isdecimal() and int(a) > 1 for a in argv):
-        say(f"bench.joining: found {' '.join(argv) or 'nothing'}, wanted counts above 1, e.g. 2 4")
+        say(
+            f"bench.joining: found {' '.join(argv) or 'nothing'}, expected counts above 1, e.g. 2 4"
+        )
         return 2
     for count in map(int, argv):
         done = subprocess.run(

@@ -235,7 +235,7 @@ def from_json(data: Any, *, where: str) -> Results:
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         got = data.get("format") if isinstance(data, dict) else type(data).__name__
-        raise BadResults(path=where, reason=f"found format {got!r}, wanted {FORMAT}")
+        raise BadResults(path=where, reason=f"found format {got!r}, expected {FORMAT}")
     try:
         results = Results(
             measurements=[

@@ -1,7 +1,7 @@
 """Section times that are kept: in a report of ``measure-sections``, or in a base beside the PEF.
 
 Times of another hour or another machine say little, so a kept base holds the program itself: the
-gate measures both sides anew, in turns. The kept times tell what the machine has done since then.
+gate measures both sides again, in turns. The kept times tell what the machine has done since then.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class Base(SectionTimes):
         Example:
             >>> base = Base(pef=Path("x"), processor="P", seconds={FULL: [2.0, 2.0]})
             >>> print(base.since_then(3.0))
-            base takes 1.500 of the time that it took on P when it was kept; both are measured anew
+            base takes 1.500 of the time that it took on P when it was kept; both are measured again
         """
         kept = self.seconds.get(FULL)
         if not kept:
             return ""
         return (
             f"base takes {now / statistics.median(kept):.3f} of the time that it took on "
-            f"{self.processor} when it was kept; both are measured anew"
+            f"{self.processor} when it was kept; both are measured again"
         )
 
 
@@ -187,7 +187,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         )
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         got = f"format {content.get('format')!r} version {content.get('version')!r}"
-        raise BadBase(path=str(path), reason=f"found {got}, wanted {FORMAT!r} version {VERSION}")
+        raise BadBase(path=str(path), reason=f"found {got}, expected {FORMAT!r} version {VERSION}")
     return content
 
 
@@ -234,7 +234,7 @@ def load_section_times(path: Path) -> SectionTimes:
         return kept
     rows = read_json(path, BadSectionTimes)
     if not isinstance(rows, list):
-        raise BadSectionTimes(path=str(path), reason="it is no list of sections")
+        raise BadSectionTimes(path=str(path), reason="it is not a list of sections")
     try:
         times = {str(row["name"]): [float(t) * _MILLI for t in row["samples_ms"]] for row in rows}
     except (KeyError, TypeError, ValueError) as error:

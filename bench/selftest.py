@@ -93,5 +93,6 @@ def planted(
         verdict = decide(case, measure, settings.processes)
     tell(str(verdict))
     caught = verdict.slower == (section,)
-    tell(f"{section} planted {factor:g} times as slow: {'caught' if caught else 'NOT caught'}")
+    outcome = "finds" if caught else "does NOT find"
+    tell(f"the gate {outcome} that section {section} was made {factor:g} times as slow")
     return caught

@@ -458,7 +458,7 @@ def wavenet(
 
 
 def moe(*, batch: int = 512, features: int = 64, width: int = 128, experts: int = 8) -> Case:
-    """Two layers of experts, of which the best two answer."""
+    """A mixture of experts: two layers, each of which sends an input to its two best experts."""
     return Case(
         name="moe",
         build=lambda: MixtureOfExperts(features, width, 2, experts, 2, 10),

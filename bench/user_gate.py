@@ -111,11 +111,11 @@ def measure_of(
     settings: GateSettings,
     scripts: tuple[str | None, str | None] = (None, None),
 ) -> Measure:
-    """What measures two PEFs.
+    """The function that measures two PEFs.
 
     Args:
         base, head: The PEFs.
-        settings: How.
+        settings: The settings of the measurement.
         scripts: The user's scripts of base and head with their options; None to run the PEFs by
             themselves.
 
@@ -144,7 +144,8 @@ def _words(script: str) -> list[str]:
     except ValueError as error:
         raise UserGateUsage(f"--script {script!r}: {error}") from error
     if not words or not Path(words[0]).is_file():
-        raise UserGateUsage(f"--script: there is no file {words[0] if words else ''!r}")
+        found = words[0] if words else ""
+        raise UserGateUsage(f"--script: there is no file {found!r}, expected a Python script")
     return words
 
 

@@ -25,7 +25,7 @@ from pef_schema.program import DType, Program, Role, SectionKind
 
 
 class MissingInputs(SambaError):
-    """Inputs of the program are in no ``.npz`` file.
+    """The ``.npz`` files lack inputs of the program.
 
     Args:
         pef: The PEF.
@@ -39,8 +39,8 @@ class MissingInputs(SambaError):
         self.pef, self.missing, self.names = pef, tuple(missing), tuple(names)
         listed = ", ".join(f"{t['name']} {t['shape']} {t['dtype']}" for t in missing)
         super().__init__(
-            f"{pef}: no array for input {listed}. Make a file with "
-            f"{savez_call(names, 'inputs.npz')} and give it: "
+            f"{pef}: there is no array for input {listed}. Make a file with "
+            f"{savez_call(names, 'inputs.npz')} and pass it: "
             f"python -m emulator run {pef} inputs.npz"
         )
 

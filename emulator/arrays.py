@@ -93,7 +93,7 @@ def read_arrays(path: str, fits: Fits, names: Sequence[str] = ()) -> dict[str, n
     try:
         with open(path, "rb", buffering=0, opener=_open) as raw:
             if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
-                raise _Damaged("no regular file")
+                raise _Damaged("it is not a regular file")
             with _Bounded(raw) as file:
                 return _read_archive(file, fits)
     except FileNotFoundError:
@@ -105,7 +105,9 @@ def read_arrays(path: str, fits: Fits, names: Sequence[str] = ()) -> dict[str, n
         reason = f"it cannot be read ({error.strerror or error})"
         raise BadArrays(path=path, reason=reason, names=names) from None
     except ValueError as error:  # of open: a path that no system takes
-        raise BadArrays(path=path, reason=f"no path ({error})", names=names) from None
+        raise BadArrays(
+            path=path, reason=f"it is not a valid path ({error})", names=names
+        ) from None
 
 
 def _open(path: str, flags: int) -> int:
@@ -128,7 +130,7 @@ def _read_archive(file: _Bounded, fits: Fits) -> dict[str, np.ndarray]:
     if file.peek(6)[:6] == b"\x93NUMPY":
         shape, dtype, _ = _header(file, "the array")
         raise _Damaged(
-            f"one array without a name, {list(shape)} {dtype}, wanted an .npz of named ones"
+            f"one array without a name, {list(shape)} {dtype}, expected an .npz of named ones"
         )
     found: dict[str, np.ndarray] = {}
     try:
@@ -136,17 +138,17 @@ def _read_archive(file: _Bounded, fits: Fits) -> dict[str, np.ndarray]:
             for member in archive.infolist():
                 name = member.filename.removesuffix(_SUFFIX)
                 if name == member.filename:
-                    raise _Damaged(f"it holds {quoted(name)}, which is no array")
+                    raise _Damaged(f"it holds {quoted(name)}, which is not an array")
                 if name in found:
                     raise _Damaged(f"it holds two arrays named {quoted(name)}")
                 if member.flag_bits & 1 or member.compress_type not in _PACKED:
-                    raise _Damaged(f"array {quoted(name)} is packed in a way that numpy does not")
+                    raise _Damaged(f"array {quoted(name)} has an encoding that numpy does not use")
                 with archive.open(member) as stream:
                     found[name] = _read_array(stream, name, fits)
     except OSError as error:
         if error.errno != errno.EINVAL:  # of a place before the file's beginning
             raise
-        raise _Damaged("not an .npz file of plain arrays (it is cut)") from None
+        raise _Damaged("not an .npz file of plain arrays (it is truncated)") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise _Damaged(f"not an .npz file of plain arrays ({error!s:.200})") from None
     if not found:
@@ -181,7 +183,9 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, b
             (2, 0): np.lib.format.read_array_header_2_0,
         }.get(version)
         if read is None:
-            raise _Damaged(f"{where} has version {version} of the format, wanted (1, 0) or (2, 0)")
+            raise _Damaged(
+                f"{where} has version {version} of the format, expected (1, 0) or (2, 0)"
+            )
         shape, fortran, dtype = read(stream)
     except _Damaged:
         raise
@@ -193,9 +197,9 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, b
         raise _Damaged("not an .npz file of plain arrays (it holds Python objects)")
     is_bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
     if dtype.kind not in _PLAIN and not is_bfloat16:
-        raise _Damaged(f"{where} is of {dtype!s:.80}, which is no type of numbers")
+        raise _Damaged(f"{where} is of {dtype!s:.80}, which is not a numeric type")
     if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
-        raise _Damaged(f"{where} has shape {shape!s:.80}, wanted sizes from 0 on")
+        raise _Damaged(f"{where} has shape {shape!s:.80}, expected sizes from 0 on")
     return shape, dtype, bool(fortran)
 
 
@@ -218,11 +222,11 @@ def check_output(path: str, others: Mapping[str, str | None]) -> None:
         except FileNotFoundError:
             return
         if not stat.S_ISREG(found.st_mode):
-            reason = "a folder" if stat.S_ISDIR(found.st_mode) else "no regular file"
+            reason = "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
             raise UnwritableOutput(path=path, reason=reason)
         for option, other in others.items():
             if other and os.path.exists(other) and os.path.samestat(found, os.stat(other)):
-                raise UnwritableOutput(path=path, reason=f"it is the file of {option}")
+                raise UnwritableOutput(path=path, reason=f"it is also the file of {option}")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UnwritableOutput(path=path, reason=reason) from None

@@ -152,10 +152,10 @@ class DeviceCounters:
         return _MANY - operator.length_hint(self.ticks)
 
     def note_plan(self, making: Making) -> None:
-        """Take down how a plan was made.
+        """Record how a plan was made.
 
         Args:
-            making: How.
+            making: How it was made.
         """
         self.lowering_seconds += making.lowering_seconds
         self.xla_seconds += making.xla_seconds

@@ -111,7 +111,7 @@ class Device(DeviceMemory):
     def use_buckets(self) -> None:
         """Keep gradients in buckets from now on, so that they can be reduced with other replicas.
 
-        Values stay. Plans are made anew, as they are for one kind of memory.
+        Values stay. Plans are made again, as they are for one kind of memory.
         """
         if self.buffer_map.buckets:
             return
@@ -130,7 +130,7 @@ class Device(DeviceMemory):
             self._respecialise()
 
     def use_replica(self, rank: int) -> None:
-        """Draw random numbers of a replica of its own from now on; streams begin anew.
+        """Draw random numbers of a replica of its own from now on; streams start again.
 
         Args:
             rank: Number of the replica; 0 draws what a single device draws.
@@ -264,7 +264,7 @@ class Device(DeviceMemory):
             if plan.wide:
                 SET(True)
             # One call of C functions: from the first donated array to the last stored result there
-            # is no bytecode between which the handler of a signal could run.
+            # is not bytecode between which the handler of a signal could run.
             results = starmap(plan.call, (arrays,))
             values = chain.from_iterable(chain(results, plan.voids))
             _exhaust(

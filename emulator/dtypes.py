@@ -1,4 +1,4 @@
-"""The one table between ``DType`` and numpy/jax dtypes; to be had without loading jax."""
+"""The one table between ``DType`` and numpy/jax dtypes; it does not load jax."""
 
 from __future__ import annotations
 

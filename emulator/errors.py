@@ -223,7 +223,7 @@ class CannotRun(DeviceError):
 
 
 class NoGraph(DeviceError):
-    """A program without graphs was to be run."""
+    """The program has no graph to run."""
 
     def __init__(self, *, program: str) -> None:
         self.program = program
@@ -398,7 +398,7 @@ class OtherBranch(DeviceError):
 
 
 def _text_of(source: str) -> str:
-    """The text of a line, where its file is at hand."""
+    """The text of a line, if its file is available."""
     path, _, number = source.rpartition(":")
     text = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
     return f" `{quoted(text)[1:-1]}`" if text else ""

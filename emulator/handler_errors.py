@@ -106,7 +106,7 @@ class HandlerErrors:
         try:
             for number in SIGNALS:
                 handler = _get(number)
-                # KeyboardInterrupt is no Exception: no code takes it for an error.
+                # KeyboardInterrupt is not an Exception: no code takes it for an error.
                 if (
                     callable(handler)
                     and handler is not signal.default_int_handler

@@ -104,7 +104,7 @@ class HeldSignals:
 
     @contextmanager
     def but_in_scripts(self) -> Generator[None]:
-        """Hold signals back, but for handlers that would run in a script's own code.
+        """Hold signals back, except handlers that would run in a script's own code.
 
         A script's code can take what a handler raises there; libraries cannot, in which the same
         signal comes a moment later.

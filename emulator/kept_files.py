@@ -1,7 +1,7 @@
 """Files that outlive the process, in the user's cache folder: executables and remembered traces.
 
 Nobody but the user can write there, and nothing that goes wrong with it is an error: what cannot be
-kept is made anew.
+kept is made again.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ def _quiet_start() -> Generator[None, None, None]:
 
 
 def _warn_of_fork() -> None:
-    """What jax does before a fork, but for loaders."""
+    """What jax does before a fork, except for loaders."""
     if not _in_loader():
         warnings.warn(
             "os.fork() was called while jax's threads run: a child that goes on with jax is likely "

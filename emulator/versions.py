@@ -15,9 +15,9 @@ class Versions:
 
     Args:
         package: Name of the package as it is installed.
-        least: The first version that will do.
-        below: The first later one that was not tried.
-        because: Why later versions are left out.
+        least: The first version that works.
+        below: The first later version that was not tested.
+        because: Why later versions are excluded, for the error.
     """
 
     package: str
@@ -57,14 +57,14 @@ class UnsupportedVersion(SambaError, ImportError):
     """A package that the project builds on is installed in a version that it does not know.
 
     Args:
-        versions: Those that will do.
+        versions: The range that works.
         found: The version that is installed.
     """
 
     def __init__(self, *, versions: Versions, found: str) -> None:
         self.package, self.found, self.wanted = versions.package, found, versions.requirement
         super().__init__(
-            f"{self.package}: found version {found}, wanted {self.wanted}: {versions.because}. "
+            f"{self.package}: found version {found}, expected {self.wanted}: {versions.because}. "
             f"Install one of these: pip install '{self.wanted}'."
         )
 

@@ -201,7 +201,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def _remove_leftovers(folder: str, prefix: str) -> None:
-    """Remove temporaries that no living writer has locked; failing to is no reason to stop."""
+    """Remove temporaries that no living writer has locked; failure is not a reason to stop."""
     names = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         names = [e.name for e in entries if e.name.startswith(prefix) and e.name.endswith(".tmp")]

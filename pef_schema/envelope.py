@@ -211,7 +211,7 @@ def parse_header(
         what = f"format version {writer}, the oldest that is read is {OLDEST_WRITER}"
         raise refused(PefTooOld, what, 10, need=OLDEST_WRITER, have=writer)
     if header_size != HEADER_SIZE:
-        what = f"header length {header_size}, wanted {HEADER_SIZE}"
+        what = f"header length {header_size}, expected {HEADER_SIZE}"
         raise refused(PefDamaged, what, 12, need=HEADER_SIZE, have=header_size)
     if flags:
         raise refused(PefDamaged, f"unknown flags {flags:#06x}", 14, need=0, have=flags)
@@ -221,7 +221,7 @@ def parse_header(
     wanted = data_offset(metadata_length, data_length)
     if start != wanted:
         raise refused(
-            PefDamaged, f"data offset {start}, wanted {wanted}", 20, need=wanted, have=start
+            PefDamaged, f"data offset {start}, expected {wanted}", 20, need=wanted, have=start
         )
     end = start + data_length
     if end > limits.file:

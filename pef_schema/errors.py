@@ -136,7 +136,7 @@ class PefDamaged(PefError):
 
 
 class PefMalformed(PefError):
-    """The metadata is no well-formed FlatBuffer of our schema, though its digest is right."""
+    """The metadata is not a well-formed FlatBuffer of our schema, though its digest is right."""
 
     advice = "The program that wrote it is at fault; recompile with this package."
 

@@ -58,7 +58,7 @@ def first_difference(compiled: Graph, traced: Graph) -> Difference | None:
 
     Args:
         compiled: The graph in the PEF.
-        traced: The graph of the model at hand.
+        traced: The graph of the model now.
 
     Returns:
         The first difference, or None if the graphs compute the same.
@@ -85,7 +85,7 @@ def renamed(compiled: Graph, traced: Graph) -> tuple[tuple[str, str], ...]:
 
     Args:
         compiled: The graph in the PEF.
-        traced: The graph of the model at hand.
+        traced: The graph of the model now.
 
     Returns:
         Compiled and traced name of inputs, other sources and outputs, where they differ; nothing

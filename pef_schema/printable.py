@@ -20,7 +20,7 @@ _LINES = re.compile(r"[^\n\t]+")
 
 
 def printable(text: str) -> str:
-    """Text with all that is no visible character escaped, line ends and tabs aside.
+    """Text with all that is not a visible character escaped, line ends and tabs aside.
 
     Escaped are control characters, marks without a width or of the writing direction, separators
     other than the blank, lone surrogates, and code points without a character. What is escaped

@@ -71,7 +71,7 @@ def _check_program(program: Program, report: Report) -> None:
     if "/" in name or "\\" in name or name in (".", ".."):
         report.add(f"program: name {name[:80]!r} is not a file name")
     if program.mapping not in _MAPPINGS:
-        report.add(f"program: mapping {program.mapping[:80]!r}, wanted one of {_MAPPINGS}")
+        report.add(f"program: mapping {program.mapping[:80]!r}, expected one of {_MAPPINGS}")
     keys = [key for key, _ in program.metadata]
     report.unique("metadata key", keys)
     if keys != sorted(keys):

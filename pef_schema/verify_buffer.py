@@ -248,7 +248,7 @@ class _Walk:
             raise self.malformed(f"metadata of {self.size} bytes, at least 8 are needed", 0)
         found = bytes(self.data[4:8])
         if found != self.schema.identifier:
-            raise self.malformed(f"file identifier {found}, wanted {self.schema.identifier}", 4)
+            raise self.malformed(f"file identifier {found}, expected {self.schema.identifier}", 4)
         root = _UINT.unpack_from(self.data)[0]
         if root < 2 * _OFFSET_SIZE:
             raise self.malformed(f"root offset {root}, at least 8 is needed", 0)

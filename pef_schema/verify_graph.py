@@ -107,7 +107,7 @@ def _check_gradient_home(
         report.add(f"{place}: it is {value.dtype.name}, but its gradient is {home.dtype.name}")
     if home.role not in roles:
         wanted = " or ".join(role.name for role in roles)
-        report.add(f"{place}: its gradient is {home.role.name}, wanted {wanted}")
+        report.add(f"{place}: its gradient is {home.role.name}, expected {wanted}")
 
 
 def _check_inputs(graph: Graph | Gradient, where: str, report: Report) -> bytearray:
@@ -338,7 +338,7 @@ def _check_custom_node(graph: Graph, node: Node, where: str, report: Report) -> 
         return set()
     index, results, inputs, reads = node.args
     if type(index) is not int:
-        report.add(f"{where}: its gradient is of type {type(index).__name__}, wanted an index")
+        report.add(f"{where}: its gradient is of type {type(index).__name__}, expected an index")
         return set()
     if not 0 <= index < len(graph.gradients):
         report.index(where, "gradient", index, len(graph.gradients))

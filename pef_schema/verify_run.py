@@ -110,7 +110,7 @@ def check_argins(program: Program, report: Report) -> None:
         if (region.dtype, region.shape) != wanted:
             report.add(
                 f"{where}: its region is {region.dtype.name} {region.shape}, "
-                f"wanted {wanted[0].name} {wanted[1]}"
+                f"expected {wanted[0].name} {wanted[1]}"
             )
 
 
@@ -124,7 +124,7 @@ def check_sections(program: Program, report: Report) -> None:
         kinds = _kinds(section)
         if len(section.steps) != 1 and kinds != _SPATIAL:
             names = [kind.name for kind in kinds]
-            report.add(f"{where}: steps {names}, wanted one step or FWD and BCKWD")
+            report.add(f"{where}: steps {names}, expected one step or FWD and BCKWD")
         for step in section.steps:
             _check_step(program, step, where, report)
             if step.kind is SectionKind.REDUCE:
@@ -162,7 +162,7 @@ def _check_step(program: Program, step: Step, where: str, report: Report) -> Non
     if step.optimizers and kind not in _ON_OPTIMIZERS:
         report.add(f"{where}: a {kind.name} step with optimizers")
     if not step.max_norm >= 0:
-        report.add(f"{where}: max_norm {step.max_norm}, wanted a number from 0 up")
+        report.add(f"{where}: max_norm {step.max_norm}, expected a number from 0 up")
     report.ascending(where, "reads", step.reads, count)
     good = report.ascending(where, "writes", step.writes, count)
     report.ascending(where, "accumulates", step.accumulates, count)
@@ -296,7 +296,7 @@ def _check_role(
     found = program.regions[region].role
     if found not in roles:
         wanted = " or ".join(role.name for role in roles)
-        report.add(f"{where}: region {region} is {found.name}, wanted {wanted}")
+        report.add(f"{where}: region {region} is {found.name}, expected {wanted}")
 
 
 _SEED: Range = (
@@ -367,7 +367,7 @@ def _check_count(program: Program, optimizer: Optimizer, where: str, report: Rep
         if region.role is not Role.OPTIMIZER_STATE or region.dtype is not DType.FLOAT32:
             report.add(
                 f"{where}: its step count is {region.role.name} {region.dtype.name}, "
-                "wanted OPTIMIZER_STATE FLOAT32"
+                "expected OPTIMIZER_STATE FLOAT32"
             )
     elif counts_steps(optimizer.kind, dict(optimizer.options)):
         report.add(f"{where}: it has no region for its step count")
@@ -382,12 +382,12 @@ def _check_states(
     for number, param in enumerate(optimizer.params):
         place = f"{where} param {number}"
         if len(param.states) != len(rules):
-            report.add(f"{place}: {len(param.states)} states, wanted {len(rules)}")
+            report.add(f"{place}: {len(param.states)} states, expected {len(rules)}")
         weight = regions[param.weight]
         if not weight.dtype.has_gradient:
             report.add(
-                f"{place}: weight {param.weight} is {weight.dtype.name}, wanted a floating type or "
-                "a complex one"
+                f"{place}: weight {param.weight} is {weight.dtype.name}, expected a floating type "
+                "or a complex one"
             )
         numbers = {
             state for state, rule in zip(param.states, rules, strict=False) if rule.is_number

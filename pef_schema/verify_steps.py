@@ -164,7 +164,9 @@ class StepMemory:
         norms = writes - reads
         wrong = {r for r in norms if regions[r].role is not Role.METRIC or regions[r].shape}
         wrong |= {r for r in norms if not regions[r].dtype.is_floating}
-        self._regions(f"{where}: it writes the norm to regions that are no METRIC number:", wrong)
+        self._regions(
+            f"{where}: it writes the norm to regions that are not a METRIC number:", wrong
+        )
         self._alone(step, where)
 
     def _opt(self, step: Step, where: str) -> None:
@@ -189,7 +191,7 @@ class StepMemory:
 
     def _alone(self, step: Step, where: str) -> None:
         if step.graph != -1:
-            self._report.add(f"{where}: a step over regions has graph {step.graph}, wanted -1")
+            self._report.add(f"{where}: a step over regions has graph {step.graph}, expected -1")
         if step.accumulates:
             self._report.add(f"{where}: it accumulates, which BCKWD steps alone can")
 
@@ -217,13 +219,13 @@ def check_calls(program: Program, report: Report) -> None:
     if len(program.schedules) != len(program.graphs):
         report.add(
             f"program: {len(program.schedules)} schedules of {len(program.graphs)} graphs, "
-            "wanted one for each graph"
+            "expected one for each graph"
         )
     for index, schedule in enumerate(program.schedules):
         where = f"schedule {index}"
         # The device and its users find the schedule of a graph by the graph's number.
         if schedule.graph != index:
-            report.add(f"{where}: it is of graph {schedule.graph}, wanted graph {index}")
+            report.add(f"{where}: it is of graph {schedule.graph}, expected graph {index}")
         _check_graph(program, schedule, where, report)
 
 

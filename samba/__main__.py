@@ -51,7 +51,7 @@ _OF_SCRIPTS: Mapping[str, str] = MappingProxyType(
         "verify": "use python -m emulator verify FILE",
     }
 )
-"""What is no command here, although pages tell of it, and where it is."""
+"""What is not a command here, although pages tell of it, and where it is."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

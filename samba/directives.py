@@ -46,7 +46,7 @@ def op_fusion(
         A context manager; it need not be entered when a module was given.
 
     Raises:
-        ArgumentError: No name is given, or ``module`` is no module.
+        ArgumentError: No name is given, or ``module`` is not a module.
 
     Example:
         >>> layer = nn.Linear(2, 2)

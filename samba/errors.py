@@ -1,4 +1,4 @@
-"""Errors of the host side: what a script passed, or asked for before it could be had."""
+"""Errors of the host side: what a script passed, or asked for too early."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ArgumentError(SambaError, ValueError):
         self.wanted = wanted
         self.hint = hint
         advice = f" {hint}" if hint else ""
-        super().__init__(f"{_cut(where)}: found {_cut(found)}, wanted {wanted}.{advice}")
+        super().__init__(f"{_cut(where)}: found {_cut(found)}, expected {wanted}.{advice}")
 
 
 class ConversionError(ArgumentError, TypeError):

@@ -58,7 +58,7 @@ class FwdGraph(SambaGraph):
         name: Name of the graph.
 
     Raises:
-        ArgumentError: Something among them is no tensor, there is nothing to compute, or the
+        ArgumentError: Something among them is not a tensor, there is nothing to compute, or the
             name is none.
 
     Example:

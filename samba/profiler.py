@@ -107,7 +107,7 @@ class Profiler:
     # -- recording ----------------------------------------------------------
 
     def start_profile(self) -> None:
-        """Starts to record, from nothing; no effect if it is recording."""
+        """Discards earlier records and starts recording; does nothing while it is recording."""
         if not self.started:
             self.reset()
             self.started = self.active = True

@@ -24,7 +24,7 @@ _log = logging.getLogger("samba")
 
 
 class DataLoaderException(SambaError, RuntimeError):
-    """A batch could not be had; the data loader's own error, if there is one, is the cause.
+    """A batch could not be loaded; the data loader's own error, if there is one, is the cause.
 
     Args:
         batch: Number of the batch in its epoch, counted from 0.
@@ -53,7 +53,7 @@ class SambaLoader:
         names: Names of the tensors of a batch on the device.
         maxsize: How many batches may wait to be taken.
         function_hook: Makes from a batch what is to be converted: a tensor, an array or None
-            for each name; a single tensor will do for a single name. It runs in the thread.
+            for each name; a single tensor is enough for a single name. It runs in the thread.
         return_original_batch: Whether a batch comes as ``(tensors, batch as it was loaded)``.
             With one name, ``tensors`` is the tensor itself.
         ignore_dataloader_exception: Whether a batch that fails is left out with a warning in the
@@ -273,7 +273,7 @@ def _failed(number: int, error: Exception) -> DataLoaderException:
 def _unfit(number: int, found: str, names: Sequence[str]) -> DataLoaderException:
     return DataLoaderException(
         batch=number,
-        problem=f"found {found}, wanted one tensor for each of {', '.join(names)}",
+        problem=f"found {found}, expected one tensor for each of {', '.join(names)}",
         hint="Choose the items with function_hook, in the order of names.",
     )
 

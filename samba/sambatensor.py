@@ -68,7 +68,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         region_name: Name of its place in device memory. Tensors with the same region share it.
 
     Raises:
-        ConversionError: ``torch_tensor`` is no tensor.
+        ConversionError: ``torch_tensor`` is not a tensor.
         ArgumentError: ``shape`` or ``dtype`` come with ``torch_tensor``, or none of them is given.
 
     Example:
@@ -143,7 +143,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         """Runs torch's autograd on the host from this tensor; see ``torch.Tensor.backward``.
 
         Raises:
-            ConversionError: ``gradient`` is no tensor.
+            ConversionError: ``gradient`` is not a tensor.
             ArgumentError: ``retain_graph`` is neither true nor false.
             NoAutograd: No operation on the host has made it, such as an output of ``run``.
         """
@@ -345,7 +345,7 @@ def to_torch(obj: Any) -> Any:
         A plain tensor that shares memory, or None.
 
     Raises:
-        ConversionError: ``obj`` is no tensor.
+        ConversionError: ``obj`` is not a tensor.
         NoHostData: It is an empty SambaTensor.
     """
     if isinstance(obj, SambaTensor):
@@ -406,7 +406,7 @@ def _share(cls: type[SambaTensor], source: torch.Tensor) -> SambaTensor:
         except (RuntimeError, NotImplementedError):
             raise ConversionError(
                 where=f"{cls.__name__}(...)",
-                found=f"a {type(source).__name__}, a class with its own way of holding values",
+                found=f"a {type(source).__name__}, a class that stores its values elsewhere",
                 wanted="a plain torch.Tensor",
             ) from None
 

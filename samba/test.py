@@ -89,7 +89,7 @@ class TestWithGold:
         optimizer: Accepted; its state is on the device too.
     """
 
-    __test__ = False  # it is no test case of pytest
+    __test__ = False  # it is not a test case of pytest
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ def _difference(wanted: Any, found: Any) -> str:
         return "missing here" if found is None else "not expected"
     first, second = to_torch(wanted), to_torch(found)
     if first.shape != second.shape or first.dtype != second.dtype:
-        return f"{list(second.shape)} {second.dtype}, wanted {list(first.shape)} {first.dtype}"
+        return f"{list(second.shape)} {second.dtype}, expected {list(first.shape)} {first.dtype}"
     same = (first == second) | (first.isnan() & second.isnan())
     if bool(same.all()):
         return ""

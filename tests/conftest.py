@@ -73,7 +73,7 @@ def pytest_runtest_logfinish():
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_traces():
-    """Half the time of a small trace is torch listing its own operators, anew each time.
+    """Half the time of a small trace is torch listing its own operators, again each time.
 
     `make test-all` runs every test through torch and jax as they are.
     """

@@ -39,7 +39,7 @@ def keep_contexts() -> None:
 def keep_bookkeeping() -> None:
     """List torch's composite operations once, so that every later trace in this process is cheap.
 
-    ``run_decompositions`` lists and wraps all of them anew on every call, and makes for each a
+    ``run_decompositions`` lists and wraps all of them again on every call, and makes for each a
     function that refuses gradients, which takes longer than tracing one operator. Nothing registers
     operators while tests run. What is traced does not change.
     """

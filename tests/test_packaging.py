@@ -59,7 +59,7 @@ def test_a_range_ends_before_the_version_that_was_not_tried():
 def test_another_torch_is_told_at_import():
     said = import_fails("import torch; torch.__version__ = '2.99.0+cpu'; import sambaflow.samba")
     assert said == (
-        "emulator.versions.UnsupportedVersion: torch: found version 2.99.0+cpu, wanted "
+        "emulator.versions.UnsupportedVersion: torch: found version 2.99.0+cpu, expected "
         "torch>=2.13,<2.14: tensors and tracing use private names of it, which differ from "
         "version to version. Install one of these: pip install 'torch>=2.13,<2.14'."
     )

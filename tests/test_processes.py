@@ -192,5 +192,5 @@ def test_it_leads_a_session_if_it_is_asked_to() -> None:
 def test_what_is_read_at_the_import_is_refused() -> None:
     with pytest.raises(ValueError, match="JAX_PLATFORMS: read when modules are imported"):
         warm.finished([sys.executable, "-c", ""], env={**os.environ, "JAX_PLATFORMS": "tpu"})
-    with pytest.raises(ValueError, match="wanted this Python without options"):
+    with pytest.raises(ValueError, match="expected this Python without options"):
         warm.finished([sys.executable, "-W", "error", "-c", ""])

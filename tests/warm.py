@@ -189,7 +189,7 @@ def start(
     others = {k for k in {*env, *os.environ} if env.get(k) != os.environ.get(k)}
     at_import = sorted(name for name in others if name.startswith(_AT_IMPORT))
     if python != sys.executable or (args[0].startswith("-") and args[0] not in ("-c", "-m")):
-        raise ValueError(f"{list(command)}: wanted this Python without options")
+        raise ValueError(f"{list(command)}: expected this Python without options")
     if at_import:
         raise ValueError(f"{', '.join(at_import)}: read when modules are imported")
     request = {"args": args, "cwd": str(cwd), "env": dict(env)}

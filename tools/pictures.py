@@ -1,4 +1,4 @@
-"""Makes the pictures in ``docs/pictures`` anew: ``make pictures``, one to three minutes.
+"""Makes the pictures in ``docs/pictures`` again: ``make pictures``, one to three minutes.
 
 It compiles and measures ``examples/char_gpt.py``, writes the report about it with the commands that
 docs/cost.md names, builds the site, and has Chromium draw both: ``apt-get install chromium``.

@@ -1,4 +1,4 @@
-"""Make ``constraints.txt`` anew from ``pyproject.toml``, by uv.
+"""Make ``constraints.txt`` again from ``pyproject.toml``, by uv.
 
     tools/regen_constraints.py                     keep versions that will still do
     tools/regen_constraints.py --upgrade           take the newest
@@ -52,7 +52,7 @@ def compiled(arguments: list[str]) -> str:
         also.write_text("\n".join([*project["build-system"]["requires"], *_ALSO]))
         made = Path(folder) / "constraints.txt"
         if LOCK.exists():
-            # Its versions are taken where they will do; hashes are asked for anew.
+            # Its versions are taken where they will do; hashes are asked for again.
             made.write_text("\n".join(entry.split(" \\\n")[0] for entry in locked().values()))
         command = [uv, "pip", "compile", "--quiet", "--universal", "--generate-hashes"]
         command += ["--no-build", "--no-header", "--no-annotate", "--no-emit-index-url"]

@@ -227,7 +227,7 @@ class Times:
 
     Args:
         seconds: Of a step, by instruction: its share of the time in which it runs. They sum up to
-            the step's time but for that in which no thunk runs.
+            the step's time except that in which no thunk runs.
         elapsed: The same in full, however many run beside one another.
         calls: How often it runs in a step.
         idle: Seconds of a step in which no thunk runs.

@@ -41,7 +41,7 @@ _WORDS = {
     "i": "a whole number",
     "f": "a number",
     "c": "a complex number",
-    "s": "a text",
+    "s": "a string",
     "d": "a dtype",
     "(": "a list",
     "?": "of a foreign type",
@@ -122,7 +122,7 @@ def _argument_problems(parameter: Parameter, arg: Arg) -> Iterator[str]:
         what = _WORDS[form[0]]
         if len(form) > 1:
             what += " with " + ", ".join(_WORDS[letter] for letter in form[1:])
-        yield f"argument {parameter.name} is {what}, wanted {parameter.wanted}"
+        yield f"argument {parameter.name} is {what}, expected {parameter.wanted}"
 
 
 def _fits(parameter: Parameter, form: str) -> bool:

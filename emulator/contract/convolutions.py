@@ -40,10 +40,10 @@ def convolution_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
         return  # numbers in place of tensors
     n = axes or len(w) - 2
     if len(w) != n + 2 or not 1 <= n <= _MOST_AXES:
-        yield f"weight has {len(w)} dimensions, wanted {n + 2 if axes else '3 to 5'}"
+        yield f"weight has {len(w)} dimensions, expected {n + 2 if axes else '3 to 5'}"
         return
     if len(x) not in ((n + 1, n + 2) if axes else (n + 2,)):
-        yield f"input has {len(x)} dimensions, wanted {n + 2} with a weight of {n + 2}"
+        yield f"input has {len(x)} dimensions, expected {n + 2} with a weight of {n + 2}"
         return
     batch, channels, *size = x if len(x) == n + 2 else (1, *x)
     wrong = [*_number_problems(args, n)]
@@ -55,7 +55,7 @@ def convolution_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
     yield from _weight_problems(w, channels, groups, back=back)
     features = w[1] * groups if back else w[0]
     if bias is not None and bias != (features,):
-        yield f"bias has shape {bias}, wanted ({features},)"
+        yield f"bias has shape {bias}, expected ({features},)"
     if 0 in size and batch and channels:
         yield f"input of shape {x} has size 0 along an axis; only batch or channels may have that"
     yield from _window_problems(args, w[2:], size, back=back)
@@ -88,13 +88,13 @@ def _number_problems(args: Mapping[str, Arg], n: int) -> Iterator[str]:
     for name, least in _LEAST.items():
         arg = args.get(name)
         if isinstance(arg, tuple) and len(arg) not in (1, n):
-            yield f"{name} has {len(arg)} numbers, wanted {'1' if n == 1 else f'1 or {n}'}"
+            yield f"{name} has {len(arg)} numbers, expected {'1' if n == 1 else f'1 or {n}'}"
         elif min(_each(args, name, n, least)) < least:
-            yield f"{name} {arg}, wanted {least} or more"
+            yield f"{name} {arg}, expected {least} or more"
     if _one(args, "groups", 1) < 1:
-        yield f"groups {args.get('groups')}, wanted 1 or more"
+        yield f"groups {args.get('groups')}, expected 1 or more"
     if isinstance(args.get("padding"), str) and args["padding"] not in ("same", "valid"):
-        yield f"padding {args['padding']!r:.80}, wanted numbers, 'same' or 'valid'"
+        yield f"padding {args['padding']!r:.80}, expected numbers, 'same' or 'valid'"
     elif args.get("padding") == "same" and max(_each(args, "stride", n, 1)) > 1:
         yield "padding 'same' with a stride, which torch refuses"
 
@@ -109,7 +109,7 @@ def _weight_problems(
     wanted = w[0] if back else w[1] * groups
     if channels != wanted:
         yield (
-            f"input has {channels} channels, wanted {wanted} with a weight of shape {w} in "
+            f"input has {channels} channels, expected {wanted} with a weight of shape {w} in "
             f"{groups} groups"
         )
     if back and not w[1]:
@@ -124,7 +124,7 @@ def _window_problems(
     if back:
         more = _each(args, "output_padding", n, 0)
         if any(o >= max(s, d) for o, s, d in zip(more, stride, dilation, strict=True)):
-            yield f"output_padding {args['output_padding']}, wanted less than stride or dilation"
+            yield f"output_padding {args['output_padding']}, expected less than stride or dilation"
         return
     if args.get("padding") == "same":
         return

@@ -70,7 +70,7 @@ def read_machine(path: str) -> Machine:
         The machine; its name is the file's where the file gives none.
 
     Raises:
-        BadMachineFile: If it cannot be read, is no TOML, or says something else than a machine.
+        BadMachineFile: If it cannot be read, is not valid TOML, or does not describe a machine.
     """
     text = _text(path)
     return parsed_machine(text, path)
@@ -94,13 +94,13 @@ def parsed_machine(text: str, path: str) -> Machine:
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise _bad(path, f"is no TOML: {error}. Wanted {_NEEDED}.") from None
+        raise _bad(path, f"is not valid TOML: {error}. Expected {_NEEDED}.") from None
     except RecursionError:
-        raise _bad(path, f"is nested too deeply. Wanted {_NEEDED}.") from None
+        raise _bad(path, f"is nested too deeply. Expected {_NEEDED}.") from None
     problems = _unknown(found, _KEYS, "")
     name = found.get(_NAME, os.path.basename(path))
     if not isinstance(name, str):
-        problems.append(f"{_NAME}: found {quoted(name)}, wanted a text")
+        problems.append(f"{_NAME}: found {quoted(name)}, expected a string")
         name = ""
     rates = {
         dtype: _number(found[key], key, problems) * _GIGA
@@ -108,7 +108,7 @@ def parsed_machine(text: str, path: str) -> Machine:
         if key in found
     }
     if not rates:
-        problems.append("no rate of products: wanted float32_gflops or that of another type")
+        problems.append("no rate of products: expected float32_gflops or that of another type")
     bandwidth = _needed(found, _BANDWIDTH, "", problems) * _GIGA
     caches = _caches(found.get(_CACHE, []), problems)
     if problems:
@@ -158,22 +158,22 @@ def _text(path: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _bad(path, f"is a folder, a pipe or a device. Wanted {_NEEDED}.")
+                raise _bad(path, f"is a folder, a pipe or a device. Expected {_NEEDED}.")
             data = file.read(_MOST + 1)
     except IsADirectoryError:
-        raise _bad(path, f"is a folder. Wanted {_NEEDED}.") from None
+        raise _bad(path, f"is a folder. Expected {_NEEDED}.") from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            raise _bad(path, f"there is no such file. Wanted 'this', or {_NEEDED}.") from None
+            raise _bad(path, f"there is no such file. Expected 'this', or {_NEEDED}.") from None
         raise _bad(path, f"cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
         raise _bad(path, f"is not a path: {error}.") from None
     if len(data) > _MOST:
-        raise _bad(path, f"has more than {_MOST} bytes. Wanted {_NEEDED}.")
+        raise _bad(path, f"has more than {_MOST} bytes. Expected {_NEEDED}.")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise _bad(path, f"is no text in UTF-8 (byte {error.start}). Wanted {_NEEDED}.") from None
+        raise _bad(path, f"is not UTF-8 text (byte {error.start}). Expected {_NEEDED}.") from None
 
 
 def _bad(path: str, problem: str) -> BadMachineFile:
@@ -205,19 +205,19 @@ def _number(value: Any, key: str, problems: list[str]) -> float:
                 return float(value)
         except OverflowError:
             pass
-    problems.append(f"{key}: found {quoted(value)}, wanted a number above 0")
+    problems.append(f"{key}: found {quoted(value)}, expected a number above 0")
     return 1.0
 
 
 def _caches(found: Any, problems: list[str]) -> tuple[Cache, ...]:
     if not isinstance(found, list):
-        problems.append(f"{_CACHE}: found {quoted(found)}, wanted tables: [[{_CACHE}]]")
+        problems.append(f"{_CACHE}: found {quoted(found)}, expected tables: [[{_CACHE}]]")
         return ()
     caches: list[Cache] = []
     for number, entry in enumerate(cast("list[Any]", found)):
         where = f"{_CACHE}[{number}]."
         if not isinstance(entry, dict):
-            problems.append(f"{where[:-1]}: found {quoted(entry)}, wanted a table: [[{_CACHE}]]")
+            problems.append(f"{where[:-1]}: found {quoted(entry)}, expected a table: [[{_CACHE}]]")
             continue
         table = cast("dict[str, Any]", entry)
         problems += _unknown(table, _CACHE_KEYS, where)

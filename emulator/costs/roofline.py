@@ -178,7 +178,7 @@ class Machine:
 
 
 class NoRate(DeviceError):
-    """A program multiplies types of which a machine's rate is not known.
+    """The machine's rate is not known for a type that the program multiplies.
 
     Attributes:
         machine: Name of the machine.

@@ -77,7 +77,7 @@ class Touched:
     """The regions that an executable takes and gives.
 
     Args:
-        takes: Regions it takes: those it reads, and those whose memory it writes anew.
+        takes: Regions it takes: those it reads, and those whose memory it overwrites.
         gives: Regions it gives back.
         inside: Transient regions that it writes and nobody outside can still need.
     """

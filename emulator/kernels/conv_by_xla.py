@@ -166,7 +166,7 @@ def input_gradient_of_tiles(
     For one group whose windows lie side by side, so that one window reads each element of the data:
     that is how pictures are cut into patches, and, the other way round, how a transposed
     convolution makes a block of places of each. Forward and weight gradient stay with the others:
-    their data would have to be laid out anew first.
+    their data would have to be laid out again first.
     """
     del groups
     n, batch, (features, channels) = window.ndim, g.shape[0], w.shape[:2]

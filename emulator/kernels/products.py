@@ -142,7 +142,7 @@ class _Matrices:
 
 
 def _matrices(spec: Spec, a: jax.Array, b: jax.Array) -> _Matrices | None:
-    """How a contraction can be had from matrices without moving one, None if it cannot."""
+    """How to compute a contraction from matrices without moving one; None if that is impossible."""
     turned_a = {spec.batch + spec.rows + spec.summed: False,
                 spec.batch + spec.summed + spec.rows: True}.get(spec.left)  # fmt: skip
     turned_b = {spec.batch + spec.summed + spec.columns: False,
@@ -210,7 +210,7 @@ def _by_native(
     """oneDNN's, which adds the bias and rounds as it stores: passes less over the result."""
     found = _matrices(spec, a, b)
     if found is None:
-        raise ValueError(f"{spec} is no product of matrices")
+        raise ValueError(f"{spec} is not a matrix product")
     first, second = (b, a) if found.exchanged else (a, b)
     wanted = jnp.dtype(compute_dtype(a.dtype) if dtype is None else dtype)
     rounded = a.dtype == wanted == jnp.bfloat16

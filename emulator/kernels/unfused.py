@@ -17,7 +17,7 @@ def compile_apart(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Call a function whose arguments and results XLA must make, once, in memory.
 
     XLA:CPU fuses a chain of elementwise work into each of its readers, which then all run the
-    chain anew, reductions without vector instructions. An optimization barrier does not help:
+    chain again, reductions without vector instructions. An optimization barrier does not help:
     it is gone before fusion. A call that is not inlined stays.
 
     Args:

@@ -227,7 +227,7 @@ def overlap_add(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.
 
 
 def overlap_add_rows(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
-    """:func:`overlap_add` for data whose last axis is no window axis, row by row.
+    """:func:`overlap_add` for data whose last axis is not a window axis, row by row.
 
     Rows along that axis are added whole, and nothing is padded: at 16 and more elements a row
     this is up to twice as fast. The code grows with ``size``.

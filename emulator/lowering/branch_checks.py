@@ -25,7 +25,7 @@ def checked_parts(
 ) -> dict[int, tuple[int, ...]]:
     """The nodes whose results lead to a check of a branch and nowhere else.
 
-    Compiled with what surrounds them they would make anew what they look at: ``isfinite(h)``
+    Compiled with what surrounds them they would make again what they look at: ``isfinite(h)``
     would compute ``h``, and all that leads to it, a second time.
 
     Args:

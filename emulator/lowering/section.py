@@ -54,7 +54,7 @@ Tape = dict[int, Pullback | None]
 def starts_as_ones(graph: Graph, output: Output, variant: Variant) -> bool:
     """Whether the backward pass starts from ones at an output: a loss that the host left alone.
 
-    Of losses that are no scalars, those alone start it whose gradient the host has written, as
+    Of losses that are not scalars, those alone start it whose gradient the host has written, as
     soon as there is one: a script that weights its loss per sample does not mean the logits.
 
     Args:

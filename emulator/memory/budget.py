@@ -31,12 +31,12 @@ _STATM = Path("/proc/self/statm")
 
 
 class BadLimit(DeviceError):
-    """The limit in the environment is no number of bytes."""
+    """The limit in the environment is not a number of bytes."""
 
     def __init__(self, *, found: str) -> None:
         self.found = found
         super().__init__(
-            f"environment variable {LIMIT_VARIABLE}: found {found!r}, wanted a whole number of "
+            f"environment variable {LIMIT_VARIABLE}: found {found!r}, expected a whole number of "
             "bytes from 1 up. Set one, or unset it for the memory of the device."
         )
 
@@ -52,7 +52,7 @@ def memory_limit(device: Any) -> int:
         device: The ``jax.Device``.
 
     Raises:
-        BadLimit: If the environment variable is no number of bytes.
+        BadLimit: If the environment variable is not a number of bytes.
     """
     wanted = os.environ.get(LIMIT_VARIABLE, "").strip()
     if wanted:

@@ -21,8 +21,8 @@ class NotHostMemory(DeviceError):
         self.platform, self.shape = platform, shape
         super().__init__(
             f"an array of shape {list(shape)} lies in the memory of a {platform} device, or of "
-            "several, wanted one in host memory. Copy it to the host, change the copy, and put it "
-            "back."
+            "several, expected one in host memory. Copy it to the host, change the copy, and put "
+            "it back."
         )
 
 

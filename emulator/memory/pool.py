@@ -66,7 +66,7 @@ class UnreachablePool(BufferPool):
 
 
 _KEPT = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE, Role.SEED})
-"""Roles of regions that no run computes anew."""
+"""Roles of regions that no run computes again."""
 
 
 class LostBuffers:
@@ -113,7 +113,7 @@ class LostBuffers:
         return self.among(sorted(self._lost))
 
     def error(self, homes: Iterable[int]) -> LostMemory:
-        """The error that names buffers; first those that no run computes anew."""
+        """The error that names buffers; first those that no run computes again."""
         ordered = sorted(homes, key=lambda home: self._role(home) not in _KEPT)
         regions = [self._program.regions[self._map.first_region(home)] for home in ordered]
         return LostMemory(
@@ -139,7 +139,7 @@ def _is_gone(buffer: jax.Array | np.ndarray | None, *, wait: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """What each chip has of each buffer.
+    """The part of each buffer that each chip holds.
 
     Args:
         buffer_map: Which buffers hold which regions.

@@ -40,7 +40,7 @@ class NotEnoughChips(DeviceError):
         else:
             hint = f"Take --n-chips {found}, or JAX_PLATFORMS=cpu for chips of the host."
         super().__init__(
-            f"--n-chips: found {found} {platform} device(s) in this process, wanted {wanted}. "
+            f"--n-chips: found {found} {platform} device(s) in this process, expected {wanted}. "
             f"{hint}"
         )
 

@@ -17,7 +17,7 @@ Rule = tuple[str, *tuple[int, ...]]
 """The name of a rule, and its numbers."""
 
 Elements = Literal["same", "first", "chosen", "all", "padded"]
-"""Whose elements a result has, unchanged but for their type.
+"""Whose elements a result has, unchanged except for their type.
 
 * ``"same"``: those of the first argument, each in its place;
 * ``"first"``: those of the first argument, elsewhere, left out or repeated;
@@ -59,7 +59,7 @@ class OpFacts:
     """The facts of one op that are plain data.
 
     They are written at the op's ``@op(...)`` in ``emulator/ops``; ``tools/regen_op_facts.py``
-    copies them to ``ops.json``, where they can be had without jax.
+    copies them to ``ops.json``, where they are available without jax.
 
     Args:
         reads: Positions of the array arguments whose *values* the gradient
@@ -89,7 +89,7 @@ class OpFacts:
             it meets a complex number.
         counted: False where the cost goes by the data or by an algorithm that nobody has counted:
             sorts, factors of matrices, searches, draws of unknown length. It is told by name.
-        flops: How its operations are counted that are no products, by the name in ``flops``;
+        flops: How its operations are counted that are not products, by the name in ``flops``;
             None for one of each element of the result, or for none where it moves or is made of
             products.
         products: The formula of its matrix products or convolutions, by its name in
@@ -154,7 +154,7 @@ class OpFacts:
         """Facts as they are written in a file.
 
         Args:
-            record: What :meth:`to_record` gave; keys that are no facts are passed over.
+            record: What :meth:`to_record` gave; keys that are not facts are passed over.
         """
         stated: dict[str, Any] = {
             name: tuple(cast("list[Any]", value)) if isinstance(value, list) else value

@@ -87,7 +87,7 @@ def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
         graph: A traced or compiled graph.
 
     Returns:
-        One entry for each argument that holds indices; masks are none.
+        One entry for each argument that holds indices; masks do not count.
     """
     return tuple(
         IndexUse(
@@ -144,7 +144,7 @@ def _flat_only(at: NamedArgs) -> _Uses:
 
 
 def _each_dim(at: NamedArgs) -> _Uses:
-    """One tensor of indices, or None, for each dimension; a mask is no index."""
+    """One tensor of indices, or None, for each dimension; a mask is not an index."""
     indices = at.argument(1)
     shape = at.shape(0)
     given: Sequence[Arg] = indices if isinstance(indices, tuple) else ()

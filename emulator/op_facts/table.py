@@ -79,7 +79,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "n": "a number",
         "b": "True or False",
         "d": "a dtype",
-        "s": "a text",
+        "s": "a string",
         "r": "a number or an argin",
         "x": "nothing",
     }

@@ -20,7 +20,7 @@ DEFAULT_FLOAT = np.dtype(np.float32)
 """Dtype of the results that torch gives for integer tensors in float functions."""
 
 DEFAULT_COMPLEX = np.dtype(np.complex64)
-"""Dtype of complex scalars beside real tensors, but for float64 ones."""
+"""Dtype of complex scalars beside real tensors, except float64 ones."""
 
 Operand = Any
 """An array or a python scalar."""

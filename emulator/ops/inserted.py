@@ -27,7 +27,7 @@ class UnknownCast(SambaError):
     def __init__(self, *, mode: str) -> None:
         self.mode = mode
         super().__init__(
-            f"samba.cast_bf16: found mode {mode!r}, wanted 'nearest_even', 'truncation' or "
+            f"samba.cast_bf16: found mode {mode!r}, expected 'nearest_even', 'truncation' or "
             "'stochastic'; the PEF was made by another version, compile again"
         )
 

@@ -183,7 +183,7 @@ _FUNCTIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 def _register(name: str, function: Callable[[jax.Array, jax.Array], jax.Array]) -> None:
     def degree(x: jax.Array, n: jax.Array) -> jax.Array:
-        # A degree that is no number of int64 counts as negative.
+        # A degree that is not an int64 counts as negative.
         return function(x, jnp.where(jnp.abs(n) < 2.0**63, n, -1).astype(jnp.int64))
 
     names = [f"aten.special_{name}.{kind}" for kind in ("default", "n_scalar", "x_scalar")]

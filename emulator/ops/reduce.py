@@ -199,7 +199,7 @@ def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Arr
 def _register_extremes(name: str, largest: bool) -> None:
     """Maxima or minima: of all, along dimensions, with their places, and the places alone.
 
-    NaN wins. Ties share the gradient, but for values with places: there the place has all of it.
+    NaN wins. Ties share the gradient, except with indices, where one element gets all of it.
     """
 
     @_reduction(f"aten.{name}.default", reads=(0,), ranges=("first",))

@@ -4,7 +4,7 @@ Each op of a graph is a plain function of ``jax.Array``s, registered under its
 ATen name together with its facts: what its gradient reads, whether it is cheap
 enough to recompute, and the like. The backward pass is the ``jax.vjp`` of the very
 same function, so an op has no second definition. ``tools/regen_op_facts.py`` copies
-the facts to ``emulator.op_facts``, where they can be had without jax.
+the facts to ``emulator.op_facts``, where they are available without jax.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The input products of all steps are one GEMM before the loop, and the gradient of the
 recurrent weight is one GEMM after it: only the product with the state stays inside, and it is
-XLA's own, since a call of oneDNN is set up anew at every step. What a step does to its gates is
+XLA's own, since a call of oneDNN is set up again at every step. What a step does to its gates is
 compiled apart from the slices of the arrays over time: fused with them, XLA:CPU takes element by
 element.
 """

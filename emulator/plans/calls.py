@@ -205,7 +205,7 @@ class Poller:
         """Wait until a buffer is computed, about 50 microseconds at most.
 
         Args:
-            buffer: What is computed; it may not be ready afterwards.
+            buffer: The buffer; it may still not be ready afterwards.
         """
         if self._pause:
             self._pause -= 1

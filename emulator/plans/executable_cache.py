@@ -226,7 +226,7 @@ def _compiled(lowered: Any, options: dict[str, Any], ours: _Client) -> Any:
 
 
 class _Client:
-    """XLA's client, but for compiling.
+    """A client that compiles through the cache, and otherwise is XLA's.
 
     Args:
         client: XLA's.
@@ -289,7 +289,7 @@ class _Client:
         except Exception as error:  # a platform that cannot write executables out
             raise_error_of_handler(error)
             self.source = Source.UNKEPT
-            _LOG.info("an executable cannot be kept: %s", error)
+            _LOG.info("an executable cannot be cached: %s", error)
         else:
             files.put(key, data)
             self.name = key
@@ -309,8 +309,8 @@ def _loaded(client: Any, files: KeptFiles, name: str, devices: Any, options: Any
         return client.deserialize_executable(zlib.decompress(data), devices, options)
     except Exception as error:
         raise_error_of_handler(error)
-        # Whatever is wrong with it, compiling it anew is right.
-        _LOG.info("an executable that was kept cannot be loaded: %s", error)
+        # Whatever is wrong with it, compiling it again is right.
+        _LOG.info("a cached executable cannot be loaded, so it is compiled again: %s", error)
         files.drop(name)
         return None
 

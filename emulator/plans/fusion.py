@@ -1,7 +1,7 @@
 """Which values of a function are made in memory, once.
 
 XLA:CPU fuses a cheap operation into each of its readers, and so on into theirs: each of them
-computes it anew. Here a value that several kernels want is looked at before XLA runs: it
+computes it again. Here a value that several kernels want is looked at before XLA runs: it
 is made once if computing it takes longer than writing it and reading it back.
 """
 

@@ -125,7 +125,7 @@ class KeptPlans:
             return _read(json.loads(data))
         except (ValueError, TypeError, KeyError) as error:
             raise_error_of_handler(error)
-            _LOG.info("a plan that was kept cannot be read: %s", error)
+            _LOG.info("a cached plan cannot be read, so it is made again: %s", error)
             files.drop(key)
             return None
 

@@ -327,12 +327,12 @@ class _Flattening:
         self._transposed: dict[Any, tuple[tuple[int, ...], Any]] = {}
 
     def walk(self, eqns: Iterable[Any], names: dict[Any, Any], scope: Any) -> None:
-        """Take the operations of one function.
+        """Collect the operations of one function, and of the functions that it calls.
 
         Args:
             eqns: Its operations.
-            names: The values of the plan by those of the function, which grow.
-            scope: Where the function is called, as jax names it.
+            names: The plan's value for each value of the function; this adds the results.
+            scope: The name stack of the call in jax; None outside of any call.
         """
         for eqn in eqns:
             reads = [a if isinstance(a, Literal) else names.get(a, a) for a in eqn.invars]

@@ -180,7 +180,7 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
     last: list[int] = []
     for region in sorted(dropped):
         users = [i for i, task in enumerate(tasks) if region in task.reads | task.writes]
-        # A task that may move is no place to drop something that another one still reads.
+        # A task that may move is not a place to drop something that another one still reads.
         moves = any(tasks[i].movable for i in users)
         (last if moves or not users else drops[users[-1]]).append(region)
     parts = tuple(

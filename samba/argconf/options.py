@@ -102,12 +102,12 @@ def _level(level: str, help: str) -> Option:
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"found {text}, wanted 1 or more")
+        raise argparse.ArgumentTypeError(f"found {text}, expected 1 or more")
     return number
 
 
 _SPLITS = ("none", "batch", "weight")
-_count.__name__ = "int"  # argparse names the type where the text is no number
+_count.__name__ = "int"  # argparse names the type where the text is not a number
 
 _USED: tuple[Option, ...] = (
     _value("-b --batch-size", _ALL, "samples in a batch (default 1)", type=_count, default=1),

@@ -34,7 +34,7 @@ class NotedArgs(argparse.Namespace):
     """Parsed arguments that take note of which of the given options were read.
 
     Whoever asks for ``vars(args)`` may read all of them from there, so all count as read then.
-    Printing is no reading. Copies, and what is pickled, are plain ``argparse.Namespace``.
+    Printing is not reading. Copies, and what is pickled, are plain ``argparse.Namespace``.
 
     Args:
         args: The parsed arguments.

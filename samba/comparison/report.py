@@ -189,7 +189,7 @@ class Comparison:
 
     @property
     def first(self) -> Row | None:
-        """The first row that is wrong: where the numbers part; None if they do not."""
+        """The first row that is wrong, where the results start to differ; None if all agree."""
         return next((row for row in self.rows if row.status.is_wrong), None)
 
     @property

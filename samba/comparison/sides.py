@@ -228,7 +228,7 @@ def host_backward(
         cotangents: Gradients of its results; missing ones are zeros.
 
     Returns:
-        Gradients by value that it takes, without those that torch says are none.
+        Gradients by the value they belong to; where torch returns None there is no entry.
     """
     targets = gradient_targets(graph, node)
     leaves = {v: env[v].detach().clone().requires_grad_() for v in targets}

@@ -44,7 +44,7 @@ class Arithmetic:
 
     Args:
         preset: What is rounded.
-        cast: How.
+        cast: How it is rounded.
     """
 
     preset: Preset = Preset.MP0

@@ -44,7 +44,7 @@ class UnsupportedOptimizer(SambaError):
         known = ", ".join(cls.__name__ for cls in KINDS)
         super().__init__(
             f"optimizer {found}: {reason or 'the device has no update rule for it'}; "
-            f"wanted one of {known} (from samba.optim, torch.optim or samba.distributed.bagua). "
+            f"expected one of {known} (from samba.optim, torch.optim or samba.distributed.bagua). "
             "Use one of these, or compile without an optimizer and step on the host."
         )
 

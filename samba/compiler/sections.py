@@ -27,7 +27,7 @@ class UnknownOptimLevel(SambaError):
 
     def __init__(self, *, found: str) -> None:
         self.found = found
-        super().__init__(f"optim_level: found {found!r:.60}; wanted one of {', '.join(POLICIES)}")
+        super().__init__(f"optim_level: found {found!r:.60}; expected one of {', '.join(POLICIES)}")
 
 
 def cut_o0(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:

@@ -296,12 +296,12 @@ def prefer_loopback() -> None:
 
 
 def network_space() -> str:
-    """The same text in all processes that have the same loopback, and in no others."""
+    """An identifier of the loopback interface, equal in exactly the processes that share it."""
     return namespace("net") or f"{sys.platform}/{socket.gethostname()}/{uuid.getnode():x}"
 
 
 def namespace(kind: str) -> str:
-    """The same text in all processes that share a namespace of Linux; empty elsewhere.
+    """An identifier of a Linux namespace, equal in all its processes; empty on other systems.
 
     Args:
         kind: ``"net"`` or ``"pid"``.

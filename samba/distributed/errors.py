@@ -34,8 +34,8 @@ class OneProgram(SambaError, ValueError):
         self.what, self.size = what, size
         super().__init__(
             f"{what}: found {size} processes that are chips of one program (--n-chips with "
-            "--tensor-parallel), wanted replicas. Give the script --data-parallel: each process is "
-            "then a replica with chips of its own."
+            "--tensor-parallel), expected replicas. Give the script --data-parallel: each process "
+            "is then a replica with its own chips."
         )
 
 
@@ -56,7 +56,7 @@ class NotJoinable(SambaError, ValueError):
 
 
 class CannotListen(DataParallelError):
-    """The address, port or interface that a job asks for is not to be had on this host.
+    """The address, port or interface that a job asks for is not available on this host.
 
     Attributes:
         what: What asks for it, such as an environment variable with its value.

@@ -76,7 +76,7 @@ class Job:
         control: Communicator over gloo, for agreements and broadcasts.
         watchdog: Signs of life; None if this is the only rank.
         data: Communicator of the engine that reduces gradients.
-        one_program: Whether the processes are no replicas, but have the chips of one program.
+        one_program: Whether the processes are not replicas, but have the chips of one program.
 
     Attributes:
         failing: Whether an error that nobody caught is ending this process.
@@ -163,14 +163,14 @@ class Job:
             self.watchdog.enter(self.calls, operation)
 
     def gather(self, operation: str, data: bytes) -> list[bytes]:
-        """What all ranks give at the same point of their programs.
+        """Gather one value from each rank, at the same point of their programs.
 
         Args:
             operation: What it is for.
             data: What this rank gives.
 
         Returns:
-            What each gives, by rank.
+            The values, by rank.
 
         Raises:
             OutOfStep: If a rank gives something for another operation.
@@ -382,7 +382,7 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
 
     Args:
         launch: Which replica this is; what the launcher's variables tell if None.
-        one_program: Whether the processes are no replicas, but have the chips of one program: jax
+        one_program: Whether the processes are not replicas, but have the chips of one program: jax
             then joins them, and torch knows nothing of it.
 
     Returns:

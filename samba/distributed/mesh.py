@@ -133,7 +133,7 @@ def processes_of_chips(count: int, split: str, *, parallel: bool = False) -> Mes
         The processes; None where there is one only, or each is a replica.
 
     Raises:
-        ArgumentError: If the number of chips is no multiple of theirs.
+        ArgumentError: If the number of chips is not a multiple of theirs.
         Disagreement: If others have other numbers of chips, or divide something else.
         DataParallelError: If the others do not come, or jax runs already.
 
@@ -175,7 +175,7 @@ def join(count: int, split: str, *, parallel: bool) -> Job | None:
         The job; None if this process is alone.
 
     Raises:
-        ArgumentError: If the number of chips is no multiple of the processes.
+        ArgumentError: If the number of chips is not a multiple of the processes.
         DataParallelError: If the others do not come, or want something else.
     """
     if parallel:

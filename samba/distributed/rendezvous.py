@@ -40,7 +40,7 @@ from samba.distributed.errors import CannotListen
 from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore, own_generation, serve
 
 STORE_SECONDS = 5
-"""How long a call of a store may take, where waiting is no part of it."""
+"""How long a call of a store may take, where waiting is not part of it."""
 _LAUNCHER_PROCESSES = (
     "hydra_pmi_proxy",
     "prterun",

@@ -89,7 +89,7 @@ class PreparedRun:
         facts: What must be the same on all ranks.
         execute: Runs them; on return nothing is under way that the next run would not wait for.
         steps: What it runs.
-        wish: How.
+        wish: How the script wants it run.
     """
 
     begin: Callable[[PreparedRun], None]

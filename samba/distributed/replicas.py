@@ -132,7 +132,7 @@ class Replicas:
             trainer: Who knows the algorithm.
         """
         self.trainer = trainer
-        self._wishes = all_wishes()  # others than before, so that runners prepare anew
+        self._wishes = all_wishes()  # others than before, so that runners prepare again
 
     @contextmanager
     def same_values(self, regions: Sequence[int]) -> Iterator[None]:
@@ -265,7 +265,7 @@ class Replicas:
 
         Args:
             steps: What to run.
-            wish: How.
+            wish: How the script wants it run.
 
         Returns:
             What the runner runs; None if it has nothing to reduce.

@@ -17,7 +17,7 @@ def deadline_seconds() -> float:
     """Seconds that a collective may take: ``CCL_TIMEOUT``.
 
     Raises:
-        ArgumentError: If it is no positive number.
+        ArgumentError: If it is not a positive number.
     """
     text = os.environ.get("CCL_TIMEOUT", "")
     if not text:
@@ -60,7 +60,7 @@ def bucket_bytes() -> int:
     """Bytes up to which gradients share a bucket: ``BAGUA_DEFAULT_BUCKET_SIZE``, or 10 MiB.
 
     Raises:
-        ArgumentError: If the variable is no positive number.
+        ArgumentError: If the variable is not a positive number.
     """
     text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
     if not text:

@@ -174,7 +174,7 @@ def _held(
             missing.append(region.name)
         elif tuple(tensor.shape) != region.shape or tensor.dtype != FROM_DTYPE[region.dtype]:
             other.append(
-                f"{region.name} is {tensor.dtype} {list(tensor.shape)}, wanted "
+                f"{region.name} is {tensor.dtype} {list(tensor.shape)}, expected "
                 f"{FROM_DTYPE[region.dtype]} {list(region.shape)}"
             )
         else:

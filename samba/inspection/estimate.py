@@ -52,7 +52,7 @@ class Row:
 
     @property
     def seconds(self) -> float:
-        """The time that all calls cannot go below."""
+        """The lower bound on the time of all calls."""
         return self.calls * self.bound.seconds
 
 

@@ -35,11 +35,11 @@ def run(arguments: Sequence[str]) -> int:
 def _rows(text: str) -> int:
     number = int(text)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"found {text}, wanted 0 or more")
+        raise argparse.ArgumentTypeError(f"found {text}, expected 0 or more")
     return number
 
 
-_rows.__name__ = "int"  # argparse names the type where the text is no number
+_rows.__name__ = "int"  # argparse names the type where the text is not a number
 
 
 def _parser() -> argparse.ArgumentParser:

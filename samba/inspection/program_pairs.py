@@ -83,7 +83,7 @@ def by_name(what: str, a: Mapping[str, str], b: Mapping[str, str]) -> Iterator[C
 
 
 def renamed(what: str, pairs: Sequence[tuple[str, str]]) -> Iterator[Change]:
-    """One change for all that are the same but for their names, which follow from each other.
+    """One change for all that are the same except for their names, which follow from each other.
 
     Args:
         what: What they are, in the plural.

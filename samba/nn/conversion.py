@@ -48,7 +48,7 @@ def from_torch_model_(model: Model, parent_module_prefix: str | None = None) -> 
         The model.
 
     Raises:
-        ConversionError: ``model`` is no module, or a parameter is of a kind that cannot be
+        ConversionError: ``model`` is not a module, or a parameter is of a kind that cannot be
             converted; nothing is changed then.
 
     Example:

@@ -32,7 +32,7 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
         region_name: Name of its place in device memory.
 
     Raises:
-        ConversionError: ``torch_tensor`` is no tensor.
+        ConversionError: ``torch_tensor`` is not a tensor.
         ArgumentError: ``shape`` or ``dtype`` come with ``torch_tensor``, or none of them is given.
 
     Example:

@@ -94,7 +94,7 @@ class QuantizedLinear(nn.Module):
             The layer in 8 bits; its bias is that of ``mod``.
 
         Raises:
-            ArgumentError: ``mod`` is no linear layer, or its ``qconfig`` asks for another dtype
+            ArgumentError: ``mod`` is not a linear layer, or its ``qconfig`` asks for another dtype
                 than ``torch.qint8``.
         """
         del use_precomputed_fake_quant

@@ -83,7 +83,7 @@ class QAdamOptimizer(torch.optim.Optimizer):
         """Change the parameters.
 
         Args:
-            closure: Computes the loss anew; called first if given.
+            closure: Computes the loss again; called first if given.
 
         Returns:
             What the closure returned.

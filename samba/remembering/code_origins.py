@@ -105,7 +105,7 @@ def sources() -> dict[str, str] | None:
     """The user's modules that are loaded, by name, each with the SHA-256 of its file.
 
     Returns:
-        None where the text of one cannot be had, as in a notebook or after ``python -c``.
+        None where the text of one is not available, as in a notebook or after ``python -c``.
     """
     if not has_script():
         return None

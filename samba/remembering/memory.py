@@ -49,7 +49,7 @@ class TraceMemory:
         self._key = self._key_now()
 
     def _key_now(self) -> str:
-        """What the trace depends on, but for the PEF."""
+        """What the trace depends on, except the PEF."""
         return trace_key(self._model, self._given, inference=self._inference)
 
     def recall(self, graph: Graph, *, pef: str) -> Traced | None:

@@ -314,7 +314,7 @@ class _FunctionLog(TorchFunctionMode):
     """Logs the functions that ``forward`` calls of torch, with the numbers that they are given.
 
     Of some functions nothing but numbers tells what the tracer makes of them: a dropout of rate 0
-    is no operation.
+    is not an operation.
     """
 
     def __init__(self, log: CallLog) -> None:
@@ -473,7 +473,7 @@ def _written(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 
 def _shown(value: Any) -> str:
-    """What a function is given, but for tensors, which the operations in it name."""
+    """The arguments of a function, except tensors, which the operations in it name."""
     if isinstance(value, torch.Tensor):
         return "tensor"
     if isinstance(value, _PLAIN):

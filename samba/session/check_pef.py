@@ -52,10 +52,10 @@ class GraphMismatch(SambaError):
 
 
 class NamesMismatch(GraphMismatch):
-    """The model computes what the PEF was compiled from, under other names.
+    """The model computes the same as the PEF's, but its tensors have other names.
 
     Attributes:
-        names: Compiled name and name at hand of each tensor.
+        names: The name of each tensor in the PEF and its name now.
     """
 
     def __init__(self, *, pef: str, names: Sequence[tuple[str, str]]) -> None:
@@ -365,7 +365,7 @@ def narrow_losses(indices: tuple[int, ...] | None, program: Program, *, pef: str
         The program, itself if its losses are these.
 
     Raises:
-        ArgumentError: If an output is chosen that is no loss in the PEF.
+        ArgumentError: If an output is chosen that is not a loss in the PEF.
     """
     (graph,) = program.graphs
     outputs = graph.outputs

@@ -140,7 +140,7 @@ def compile_graphs(
         write: Whether to write the files.
 
     Returns:
-        Absolute path of the PEF, None if nothing was to be written.
+        Absolute path of the PEF, None if nothing is written.
 
     Raises:
         SambaError: If the graphs cannot be compiled or the files cannot be written; those that
@@ -171,7 +171,7 @@ def _text(
 ) -> tuple[tuple[str, str], ...]:
     if metadata is None:
         metadata = {}
-    mapping_of(metadata, "session.compile(pef_metadata=...)", "a dict of texts")
+    mapping_of(metadata, "session.compile(pef_metadata=...)", "a dict of strings")
     given = {str(k): str(v) for k, v in metadata.items()}
     if cast := autocast_in_force():
         given[AUTOCAST] = cast

@@ -311,7 +311,7 @@ def _places(
     """Regions that two programs share, by name, and paths of tensors that only one has."""
     there = {r.name: n for n, r in enumerate(loaded.regions) if r.role in _SHARED}
     paths = {s.region_name: s.path for s in traced.sources if s.role in _SHARED}
-    # A check of a branch is no tensor of the model: each program has its own.
+    # A check of a branch is not a tensor of the model: each program has its own.
     checks = {s.region_name for s in traced.sources if s.role is Role.METRIC}
     named = [(n, r.name) for n, r in enumerate(program.regions) if r.role in _SHARED]
     mine = [(n, name) for n, name in named if name not in checks]

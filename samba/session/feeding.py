@@ -29,7 +29,7 @@ Feed = Sequence[tuple[int, np.ndarray]]
 
 
 class UnknownInput(ArgumentError):
-    """``run`` was given a tensor that is no input of the program."""
+    """``run`` was given a tensor that is not an input of the program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Feeder:
 
         Raises:
             UnknownInput: If a tensor belongs to no input.
-            ArgumentError: If something is no tensor, or an input is given twice.
+            ArgumentError: If something is not a tensor, or an input is given twice.
             RegionMismatch: If a shape is not the compiled one, or a dtype of another kind.
             UnreadableTensor: If a tensor has no plain values in host memory.
             IndexOutOfRange: If an input is used as indices and one of them is out of range.
@@ -146,7 +146,7 @@ class Feeder:
             inputs: As for :meth:`arrays`.
 
         Raises:
-            ArgumentError: If something is no tensor or belongs to no input.
+            ArgumentError: If something is not a tensor or belongs to no input.
         """
         with torch._C.DisableTorchFunctionSubclass():
             matched = self._matched(inputs)
@@ -232,7 +232,7 @@ class Feeder:
                 where=f"session.run(input_tensors[{literal(key)}])",
                 found=repr(item),
                 wanted=f"{compiled!r}, which the graph was traced with",
-                hint="An argument that is no tensor is a constant of the graph: compile again "
+                hint="An argument that is not a tensor is a constant of the graph: compile again "
                 "to change it.",
                 deviation="changed-argument",
             )
@@ -294,11 +294,11 @@ def slots_of(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tupl
 def slots_of_all(
     program: Program, checks: Sequence[Mapping[int, tuple[FedIndices, ...]]]
 ) -> tuple[InputSlot, ...]:
-    """The inputs of all graphs, but for those that an earlier graph computes.
+    """The inputs of all graphs, except those that an earlier graph computes.
 
     Args:
         program: The program.
-        checks: Of each graph, as for :func:`slots_of`.
+        checks: The checks of each graph, as :func:`slots_of` takes them.
     """
     slots: dict[int, InputSlot] = {}
     written: set[int] = set()

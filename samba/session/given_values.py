@@ -52,8 +52,8 @@ def fitting(
         deviations: What has been told.
 
     Raises:
-        RegionMismatch: A number has no place in the type: it is no whole number or out of range, or
-            it is complex.
+        RegionMismatch: The type cannot hold a number: it is not a whole number, is out of range, or
+            is complex.
     """
     wanted = FROM_DTYPE[region.dtype]
     if tensor.dtype is wanted or tuple(tensor.shape) != tuple(region.shape):

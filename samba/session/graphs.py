@@ -158,7 +158,7 @@ class Traces:
 
 
 class GraphConflict(SambaError):
-    """Graphs of one PEF do not go together.
+    """The graphs of one PEF do not fit together.
 
     Attributes:
         problems: What was found, a sentence for each.
@@ -168,7 +168,7 @@ class GraphConflict(SambaError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("graphs of one PEF:\n  " + "\n  ".join(problems))
+        super().__init__("the graphs of one PEF do not fit together:\n  " + "\n  ".join(problems))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -201,7 +201,7 @@ class Hyperparameters:
             argin: Number of the argin.
 
         Raises:
-            ArgumentError: If it is no number in the argin's range.
+            ArgumentError: If it is not a number in the argin's range.
         """
         kind = self._argins[argin].kind
         try:

@@ -56,7 +56,7 @@ class FedIndices:
             array: What is fed, row-major, of the input's shape and type.
 
         Raises:
-            IndexOutOfRange: If an element is no allowed index.
+            IndexOutOfRange: If an element is not an allowed index.
         """
         if self.unsigned is not None:
             # A negative number has the highest bit set: one look finds both ends.

@@ -171,13 +171,13 @@ class Loaded:
         self.writes.close()
 
     def runner(self, graph_name: str | None = None) -> Runner:
-        """Runner of a graph.
+        """The runner of a graph.
 
         Args:
             graph_name: Its name; None for the only one, or for all in their order.
 
         Raises:
-            ArgumentError: There is no graph of that name.
+            ArgumentError: If there is no graph of that name.
         """
         match = self.only if graph_name is None else self._named(graph_name)
         if match is None:

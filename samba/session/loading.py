@@ -95,7 +95,7 @@ class LoadedModel(Loaded):
     def _with_values(self) -> torch.nn.Module:
         """The model whose values count: the traced one, unless that has none.
 
-        A script that traces a model on the meta device makes it anew with values, converts it, and
+        A script that traces a model on the meta device makes it again with values, converts it, and
         leaves the rest to names.
         """
         other = converted_last()
@@ -331,7 +331,7 @@ deviations = Deviations()
 def wanted_chips(config: Mapping[str, Any], *, pef: str = "") -> Chips | None:
     """The chips that a configuration asks for.
 
-    Under a launcher that has started several processes, which are no replicas, these are chips of
+    Under a launcher that has started several processes, which are not replicas, these are chips of
     all of them.
 
     Args:

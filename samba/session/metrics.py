@@ -200,7 +200,7 @@ class Metrics:
                 f"{some(cache['hits'], 'hit')}, {some(cache['misses'], 'miss', 'misses')}"
                 f"; not kept {cache['unkept']:,}, without a cache {cache['off']:,}",
             ),
-            ("runs", f"{figures['runs']:,}; prepared anew {figures['prepared']:,}"),
+            ("runs", f"{figures['runs']:,}; prepared again {figures['prepared']:,}"),
             ("to the device", bytes_text(figures["bytes_to_device"])),
             ("from the device", bytes_text(figures["bytes_from_device"])),
             ("host time of a run", _spread(host, timed)),

@@ -116,7 +116,7 @@ class Modes:
             config: ``{name: {"min": ..., "max": ..., "factor": ...}}``, or a JSON file of it.
 
         Raises:
-            ConfigUnreadable: The file cannot be read, or is no JSON.
+            ConfigUnreadable: The file cannot be read, or is not valid JSON.
             ArgumentError: It says something else than ranges, or a range is not one. Nothing is
                 declared then.
         """
@@ -177,7 +177,7 @@ class Modes:
             tensor: The tensor; once more under its name changes nothing, as where ``forward`` of a
                 model that is traced for several graphs adds it. A tensor that one trace has made
                 gives its name to one of the same shape and dtype from a later trace: that is the
-                same constant, made anew for another graph.
+                same constant, made again for another graph.
             name: A name that :meth:`is_valid_aux_tensor_name` accepts.
 
         Raises:

@@ -66,7 +66,7 @@ def resolve_outputs(device: Device, outputs: Any) -> Fetches:
         The region of each with its name.
 
     Raises:
-        ArgumentError: If one is no tensor of the model.
+        ArgumentError: If one is not a tensor of the model.
         UnknownTensor: If the device has none of that name.
     """
     if outputs is None:
@@ -145,7 +145,7 @@ def seeds_of(
         Regions, values, and names for errors.
 
     Raises:
-        ArgumentError: If they are no tensors, or more than there are outputs.
+        ArgumentError: If they are not tensors, or more than there are outputs.
         NoGradient: If an output has no gradient.
     """
     where = "session.run(grad_of_outputs=...)"

@@ -148,7 +148,7 @@ def plain(value: Any) -> Any:
 
 
 def same_items(outputs: Any, last: list[Any] | tuple[Any, ...] | None) -> bool:
-    """Whether a list or tuple, made anew or changed meanwhile, holds the last call's outputs."""
+    """Whether a list or tuple, made again or changed meanwhile, holds the last call's outputs."""
     return (
         last is not None
         and type(outputs) is type(last)

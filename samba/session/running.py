@@ -150,7 +150,7 @@ class Runner:
         self._groups.take()
 
     def forget_call(self) -> None:
-        """Let the next call be no repetition: updates were made that no call has asked for."""
+        """Let the next call not be a repetition: updates were made that no call has asked for."""
         self._last = NO_CALL
         self._groups.note_step()
 
@@ -367,7 +367,7 @@ class Runner:
         for index, (where, value) in self._groups.values().items():
             if index not in argins:
                 argins[index] = self._hyperparameters.number(where, value, index)
-        self._last = NO_CALL  # what follows is no repetition, should this end early
+        self._last = NO_CALL  # what follows is not a repetition, should this end early
         with device.unchanged_on_error() as transaction:
             for index, value in argins.items():
                 if index in self._hyperparameters.seeds or device.argin(index) != value:

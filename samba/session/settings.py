@@ -69,7 +69,7 @@ def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """``config_dict`` as applications pass it; the last parsed command line if None.
 
     Raises:
-        ArgumentError: If it is no dict.
+        ArgumentError: If it is not a dict.
     """
     if config is None:
         parsed = last_parsed_args()
@@ -98,7 +98,7 @@ def _tell_misspelt(config: Mapping[str, Any]) -> None:
         if near:
             deviations.tell(
                 "unknown-config",
-                f"config_dict has {key!r}, which is no setting and is ignored; did you mean "
+                f"config_dict has {key!r}, which is not a setting and is ignored; did you mean "
                 f"{near[0]!r}?",
             )
 

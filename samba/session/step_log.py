@@ -165,7 +165,7 @@ class StepLog:
         if self._new_writer is None:
             return
         if self._writer is None:
-            # What an earlier process wrote of later steps is no part of the training any more.
+            # What an earlier process wrote of later steps is not part of the training any more.
             first = row.step + (row.kind is Kind.EVAL)
             purge = first if self._continues else None
             self._writer = self._new_writer(os.path.dirname(self.path), purge_step=purge)

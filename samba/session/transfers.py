@@ -270,7 +270,7 @@ class Transfers:
 
         Raises:
             ArgumentError: If no traced tensor has that name, or the values do not fit it.
-            ConversionError: If it is no tensor.
+            ConversionError: If it is not a tensor.
             NoHostData: If it is an empty tensor without a materializer.
         """
         where = f"session.update_tensor({literal(name)}, tensor)"

@@ -4,8 +4,8 @@ A call that asks for what the last one asked for repeats it. So it has to know w
 has changed since: the modes of modules, the parameter groups of optimizers, host tensors, gradients
 that are set. Each of these is a :class:`Watcher`, and the runner asks all of them in the same way:
 
-* ``changed()`` before each call that looks like a repetition: then the call is prepared anew;
-* ``before(call)`` when a call was prepared anew and is about to run;
+* ``changed()`` before each call that looks like a repetition: then the call is prepared again;
+* ``before(call)`` when a call was prepared again and is about to run;
 * ``after(steps)`` when it has run, and ``warn()`` when that is taken down.
 
 The watchers of parameter groups and of host tensors have files of their own: ``watched_groups.py``
@@ -61,7 +61,7 @@ class Watcher:
         return False
 
     def changed(self) -> bool:
-        """Whether a call has to be prepared anew even if it asks for what the last one did."""
+        """Whether a call has to be prepared again even if it asks for what the last one did."""
         return False
 
     def before(self, call: Call) -> None:
@@ -243,7 +243,7 @@ class FirstInputs(Watcher):
             self._missing.pop(region, None)
 
     def before(self, call: Call) -> None:
-        """Name the inputs that a run takes from the trace, but for those of which it is given None.
+        """Name the inputs that a run takes from the trace, except those for which it is given None.
 
         Raises:
             IndexOutOfRange: If such an input is used as indices and one is out of range.

@@ -45,7 +45,7 @@ def flag_of(value: Any, where: str) -> bool:
     raise ArgumentError(where=where, found=described(value), wanted="True or False")
 
 
-def text_of(value: Any, where: str, wanted: str = "a text") -> str:
+def text_of(value: Any, where: str, wanted: str = "a string") -> str:
     """A text, such as a name.
 
     Args:
@@ -71,7 +71,7 @@ def whole_of(value: Any, where: str, least: int | None = None, wanted: str = "")
     Args:
         value: What was given.
         where: The argument, for the error.
-        least: The smallest that will do; None for any.
+        least: The smallest allowed number; None for any.
         wanted: What would have been right; made of ``least`` if empty.
 
     Raises:
@@ -165,7 +165,7 @@ def names_of(value: Any, where: str) -> list[str]:
         where: The argument, for the error.
 
     Raises:
-        ArgumentError: It is no list, or something in it is no name.
+        ArgumentError: It is not a list, or something in it is not a name.
 
     Example:
         >>> names_of("x", "f(names)"), names_of(("x", "y"), "f(names)")
@@ -183,7 +183,7 @@ def names_of(value: Any, where: str) -> list[str]:
 
 
 def path_of(value: Any, where: str) -> str:
-    """A path as a text.
+    """A path as a string.
 
     Args:
         value: What was given: a text or a path.

@@ -79,7 +79,7 @@ class _Compiler(_Late):
         return fn
 
     def remove(self) -> None:
-        """Let the next import load the compiler; functions are asked for anew then."""
+        """Let the next import load the compiler; functions are asked for again then."""
         super().remove()
         while self._switched_off:
             vars(self._switched_off.pop()).pop(_MARK, None)

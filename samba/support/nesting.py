@@ -22,7 +22,7 @@ def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         value: A leaf, or leaves in containers.
 
     Raises:
-        ArgumentError: If a container holds itself, or containers are nested beyond all need.
+        ArgumentError: If a container holds itself, or containers are nested too deeply.
 
     Example:
         >>> list(leaves("past", [(1, 2), {"k": 3}]))

@@ -43,7 +43,7 @@ class PlainLine:
         self._width = 0
 
     def show(self, text: str, done: int) -> None:
-        """Write the line anew."""
+        """Write the line again."""
         what = f"{self._title}: {text}" if text else self._title
         line = f"{what} ({done}/{self._total})"
         self._write(line)

@@ -10,7 +10,7 @@ from pef_schema.errors import quoted
 
 
 class NotJson(ValueError):
-    """A text is no JSON. Who reads the file says so with its path, in an error of its own."""
+    """A text is not valid JSON; the reader of the file raises its own error with the path."""
 
 
 def parse_json(text: bytes) -> Any:

@@ -36,14 +36,14 @@ def handle_of(tensor: torch.Tensor, function: str = "a Bagua function") -> Backe
         function: Who asks, for the error.
 
     Raises:
-        ArgumentError: If it is no Bagua tensor.
+        ArgumentError: If it is not a Bagua tensor.
     """
     with _lock:
         handle = _handles.get(tensor)
     if handle is None:
         raise ArgumentError(
             where=function,
-            found=f"a tensor of shape {tuple(tensor.shape)} that is no Bagua tensor",
+            found=f"a tensor of shape {tuple(tensor.shape)} that is not a Bagua tensor",
             wanted="a Bagua tensor",
             hint="Call ensure_bagua_tensor on it.",
         )
@@ -108,7 +108,7 @@ def ensure_bagua_tensor(
     where = "ensure_bagua_tensor"
     for what, text in (("name", name), ("module_name", module_name)):
         if text is not None:
-            text_of(text, f"{where}({what}=...)", "a text or None")
+            text_of(text, f"{where}({what}=...)", "a string or None")
     for what, closure in (("getter_closure", getter_closure), ("setter_closure", setter_closure)):
         if closure is not None:
             callable_of(closure, f"{where}({what}=...)", "a function or None")
@@ -126,7 +126,7 @@ def register(
 ) -> T:
     """:func:`ensure_bagua_tensor` for algorithms: another tensor's name becomes this one's.
 
-    A model that is made anew, or trained by another algorithm, has the names that it had before.
+    A model that is made again, or trained by another algorithm, has the names that it had before.
     """
     with _lock:
         old: BackendTensor | None = _handles.get(tensor)
@@ -228,7 +228,7 @@ def bagua_ensure_grad(tensor: T) -> T:
         The parameter itself.
 
     Raises:
-        NotImplementedError: If it is no parameter and has no gradient.
+        NotImplementedError: If it is not a parameter and has no gradient.
     """
     if tensor.is_leaf and tensor.grad is not None:
         return tensor
@@ -285,7 +285,7 @@ def bagua_set_storage(
         storage_offset: Where in it the tensor begins, in elements.
 
     Raises:
-        ConversionError: It is no storage, or one of elements of another type.
+        ConversionError: It is not a storage, or one of elements of another type.
         ArgumentError: The tensor would reach beyond the storage; nothing is changed then.
     """
     handle = handle_of(tensor, "bagua_set_storage")
@@ -303,14 +303,14 @@ def bagua_set_storage(
 
 
 def _storage_for(effective: torch.Tensor, storage: Any) -> torch.UntypedStorage:
-    """The bytes of a storage; elements of another type would be read as what they are not."""
+    """The bytes of a storage; refuses elements of another type, which would be misread."""
     where = "bagua_set_storage(storage)"
     if isinstance(storage, torch.TypedStorage):
         if storage.dtype != effective.dtype:
             raise ConversionError(
                 where=where,
                 found=f"a storage of {storage.dtype}",
-                wanted=f"one of {effective.dtype}, as the tensor's, or an UntypedStorage",
+                wanted=f"a storage of {effective.dtype}, the tensor's dtype, or an UntypedStorage",
                 hint="Its bytes would be read as numbers of another type.",
             )
         return storage._untyped_storage

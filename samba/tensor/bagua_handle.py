@@ -52,7 +52,7 @@ class TensorBackend(Protocol):
 
 
 class BackendTensor:
-    """Facts that the backend asks of a tensor; its getter closure answers each question anew.
+    """Facts that the backend asks of a tensor; its getter closure answers each question again.
 
     Args:
         name: Name of the tensor, unique in its module; empty if it has none.
@@ -159,8 +159,8 @@ class BackendTensor:
         if self.setter is None:
             raise ArgumentError(
                 where=f"Bagua tensor {self.name!r}",
-                found="a getter closure that gives copies, and no setter closure",
-                wanted="one given to ensure_bagua_tensor, to write values back",
+                found="a getter closure that returns copies, without a setter closure",
+                wanted="a setter closure, passed to ensure_bagua_tensor, which writes values back",
             )
         self.replace(values)
 

@@ -151,7 +151,7 @@ class Conversions(_Base):
         """Views the same values in the shape of another tensor, which may be empty.
 
         Raises:
-            ConversionError: ``other`` is no tensor.
+            ConversionError: ``other`` is not a tensor.
 
         Example:
             >>> import samba
@@ -231,7 +231,7 @@ def integral(index: Any) -> Any:
     whole = index.long()
     if not torch.compiler.is_exporting() and not bool((whole == index).all()):
         raise IndexError(
-            f"index: found {index.dtype} with numbers that are not whole, wanted whole numbers. "
+            f"index: found {index.dtype} with numbers that are not whole, expected whole numbers. "
             "Round the tensor first."
         )
     return whole

@@ -41,7 +41,7 @@ class HostMemory(Labels):
 
     @property
     def data(self) -> Tensor:
-        """The values as a plain tensor that shares memory and is no part of autograd.
+        """The values as a plain tensor that shares memory and is not part of autograd.
 
         Of a tensor without values, such as a lazy parameter, it is an empty SambaTensor of the
         same memory; what is done to it is done to both.
@@ -242,7 +242,7 @@ class HostMemory(Labels):
             raise NoSuchDimension(
                 where="SambaTensor.stride(dim)",
                 found=described(dim),
-                wanted=f"a dimension from {-last - 1} to {last}" if strides else "None alone",
+                wanted=f"a dimension from {-last - 1} to {last}" if strides else "only None",
             ) from None
 
     def is_contiguous(self, memory_format: MemoryFormat = _CONTIGUOUS) -> bool:

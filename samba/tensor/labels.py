@@ -17,7 +17,7 @@ else:
 
 _MOST = 100_000
 _MEMORIES = ("DDR", "DRAM", "HBM", "HOST")
-_A_NAME = "a name, which is a text"
+_A_NAME = "a name, which is a string"
 _fast_access: set[str] = set()
 
 
@@ -70,7 +70,7 @@ class Labels(_Base):
         result = tuple(labels) if isinstance(labels, Iterable) else None
         if result is None or not all(label is None or isinstance(label, str) for label in result):
             raise ArgumentError(
-                where=where, found=described(labels), wanted="a text or None for each dimension"
+                where=where, found=described(labels), wanted="a string or None for each dimension"
             )
         if len(result) != self.dim():
             raise ArgumentError(

@@ -90,7 +90,7 @@ def lazily(cls: type[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
 
 
 def materializer_rng(name: str) -> MultithreadedRNG:
-    """Random numbers for a materializer that takes some.
+    """The random number generator for a materializer that takes one.
 
     Args:
         name: Name of the tensor; in the lazy mode, its stream depends on it and the seed.

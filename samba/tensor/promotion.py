@@ -62,7 +62,7 @@ _MIXED_FLOATS = _UNCHECKED | frozenset(
 """Functions that eager torch refuses for mixed floating dtypes and that promote here."""
 
 _LONG_ONLY = {F.one_hot: 0, F.multi_margin_loss: 1}
-"""Functions whose labels are int64, but for the exporter's fake tensors: which argument."""
+"""Functions whose labels are int64, except for the exporter's fake tensors: which argument."""
 
 _REFUSED_TOO = frozenset(
     {

@@ -226,7 +226,7 @@ def readable(tensor: torch.Tensor, name: str) -> torch.Tensor:
                 )
             if lacks_memory(tensor):
                 raise _unreadable(
-                    name, "a tensor whose memory was freed, by storage.resize_() perhaps"
+                    name, "a tensor whose memory was freed, possibly by storage.resize_()"
                 )
             return tensor.resolve_conj().resolve_neg()
         except (RuntimeError, NotImplementedError, TypeError) as error:

@@ -169,7 +169,7 @@ def _check_product(node: Node, packet: str, deviations: Deviations) -> None:
     dtypes = set(_dtypes(node.args))
     floats = {dtype for dtype in dtypes if dtype.is_floating_point}
     if floats and dtypes - floats and not any(dtype.is_complex for dtype in dtypes):
-        raise _refused(node, packet, list(dtypes), "it takes one type")
+        raise _refused(node, packet, list(dtypes), "its tensors must have the same dtype")
     if len(floats) > 1 and not (packet in _NORMS and _taken_by_norm(node)):
         where = node_line(node, "forward()")
         name = packet.strip("_").removeprefix("native_").split("_legit")[0]
@@ -220,7 +220,7 @@ def _check(node: Node, packet: str) -> None:
     place, taken = _TAKES.get(packet, (len(node.args), frozenset[torch.dtype]()))
     for dtype in _dtypes(node.args[place : place + 1]):
         if dtype not in taken:
-            raise _refused(node, packet, [dtype], f"wanted {_names(taken)}")
+            raise _refused(node, packet, [dtype], f"expected {_names(taken)}")
     refused = _REFUSED.get(packet, frozenset[torch.dtype]())
     wrong = [dtype for dtype in dtypes if dtype in refused]
     if wrong and node.kwargs.get("dtype") is None and not _casts(node):
@@ -233,7 +233,9 @@ def _check(node: Node, packet: str) -> None:
     if packet in _PADS and "reflect" in node.args and torch.bool in _dtypes(node.args[:1]):
         raise _refused(node, "reflection_pad", [torch.bool], "not implemented for 'Bool'")
     if packet in _ONE_TYPE and len(set(dtypes)) > 1:
-        raise _refused(node, packet, list(dict.fromkeys(dtypes)), "it takes one type")
+        raise _refused(
+            node, packet, list(dict.fromkeys(dtypes)), "its tensors must have the same dtype"
+        )
 
 
 def _has_product(node: Node, packet: str) -> bool:
@@ -280,7 +282,7 @@ def _refused(node: Node, packet: str, dtypes: list[torch.dtype], wanted: str) ->
     return DtypeMismatch(
         where=node_line(node, "forward()"),
         reason=f"{packet.strip('_')} of {kinds}, which torch refuses as well: {wanted}",
-        hint="Convert it before: .float(), .long(), or .to(other.dtype).",
+        hint="Convert it first: .float(), .long(), or .to(other.dtype).",
     )
 
 

@@ -67,7 +67,7 @@ def trace_model(
     it works belong to the process.
 
     Raises:
-        ChangedAttributes: If ``forward`` changes what is no buffer, and its results change too.
+        ChangedAttributes: If ``forward`` changes what is not a buffer, and its results change too.
         DrawnNumbers: If it computes with what Python's or NumPy's generators draw.
         SeededNumbers: If it draws from torch's generator after it has seeded it.
         DataDependentBranch: If ``forward`` branches on the value of a tensor.
@@ -118,7 +118,7 @@ def _laid_out_trace(
             raise
         traced = None
     viewed = looks.viewed
-    own = laid_out(given, looks) if looks.lines or lies_otherwise(given, viewed) else None
+    own = laid_out(given, looks) if looks.lines or has_noncontiguous_view(given, viewed) else None
     if own is not None and looks.lines:
         traced = _steady_trace(model, lambda state: trace(state, own))
     elif own is not None:

@@ -28,7 +28,7 @@ from samba.tracer.torch_internals import hook_tables_of
 
 
 class ChangedAttributes(TraceError):
-    """``forward`` changes what is no buffer, and computes something else after it, or may.
+    """``forward`` changes what is not a buffer, and computes something else after it, or may.
 
     Attributes:
         names: What it changes, as paths from the model on.
@@ -359,7 +359,7 @@ def _assigned_line(owner: type | Callable[..., Any], name: str) -> str:
 
 
 def _outside_of_init(tree: ast.AST, *, inside: bool = False) -> Iterator[ast.AST]:
-    """Statements and expressions of functions, but for those of ``__init__``."""
+    """Statements and expressions of functions, except those of ``__init__``."""
     for node in ast.iter_child_nodes(tree):
         function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         if function and getattr(node, "name", "") == "__init__":

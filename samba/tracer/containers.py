@@ -216,7 +216,7 @@ class Contents:
 
 
 def entries_of(value: Any) -> dict[Any, Any] | None:
-    """The entries of a container that is no namespace.
+    """The entries of a container that is not a namespace.
 
     Args:
         value: A collection, a generator, an array of NumPy, or a function: its defaults, or the

@@ -342,7 +342,7 @@ class _Converter(PlainNodes):
     def _no_tensor(self, found: str) -> TraceError:
         return TraceError(
             where=self.where,
-            reason=f"forward() returns {found}, which is no tensor",
+            reason=f"forward() returns {found}, which is not a tensor",
             hint="It must return a tensor, or tensors in tuples, lists, dicts or dataclasses; None "
             "among them is left out.",
         )

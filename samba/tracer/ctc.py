@@ -41,10 +41,10 @@ def check_ctc(
     """
     if not log_probs.is_floating_point():
         raise NotImplementedError(
-            f"ctc_loss of log_probs of {log_probs.dtype}: wanted a float type"
+            f"ctc_loss of log_probs of {log_probs.dtype}: expected a float type"
         )
     if log_probs.dim() not in (2, 3):
-        raise RuntimeError(f"log_probs have {log_probs.dim()} dimensions: wanted 2 or 3")
+        raise RuntimeError(f"log_probs have {log_probs.dim()} dimensions: expected 2 or 3")
     batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
     times, classes = log_probs.shape[0], log_probs.shape[-1]
     for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):

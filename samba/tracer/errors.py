@@ -15,7 +15,7 @@ class TraceError(SambaError):
     """The model could not be traced.
 
     Its traceback ends with the lines of ``forward``; those of torch's exporter are left out. What
-    torch raised stays at hand as ``__context__``, and is logged at level ``debug``.
+    torch raised is kept as ``__context__``, and is logged at level ``debug``.
 
     Attributes:
         where: The user's ``file:line`` or module path.

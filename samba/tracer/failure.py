@@ -266,7 +266,7 @@ def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # they have been shown
-            # The stand-ins are unwritten memory, which is no valid index for an embedding.
+            # The stand-ins are unwritten memory, which is not a valid index for an embedding.
             args, kwargs = given.call_with(
                 torch.zeros(t.tensor.shape, dtype=t.tensor.dtype) for t in given.tensors
             )

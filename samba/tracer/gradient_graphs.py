@@ -117,7 +117,7 @@ class _BackwardPass(PlainNodes):
         if not isinstance(value, Ref):
             raise TraceError(
                 where=self.where,
-                reason=f"{self._part.record.name} gives {node}, which is no tensor",
+                reason=f"{self._part.record.name} gives {node}, which is not a tensor",
                 hint="Gradients are tensors or None.",
             )
         return value.value

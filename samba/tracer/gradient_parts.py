@@ -79,7 +79,7 @@ def separated(
         model: The model, for its parameters.
 
     Raises:
-        GradientError: A backward pass changes state, or needs what cannot be had.
+        GradientError: A backward pass changes state, or needs values that are not available.
     """
     graph = program.graph
     markers = {node.args[2]: node for node in _calls_of(MARKER, graph)}

@@ -173,7 +173,7 @@ def writes_apart(program: ExportedProgram, rules: Mapping[Node, Rule]) -> bool:
     """Whether new values can stand for all that nodes write.
 
     Each write is of a whole tensor, whose views are not read later, and which is the program's own
-    or a buffer that is no result.
+    or a buffer that is not a result.
 
     Args:
         program: The exported program.

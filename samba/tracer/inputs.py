@@ -23,7 +23,7 @@ class InputError(SambaError):
     def __init__(self, *, found: str, wanted: str) -> None:
         self.found, self.wanted = found, wanted
         super().__init__(
-            f"inputs for tracing: found {found:.1000}; wanted {wanted}. "
+            f"inputs for tracing: found {found:.1000}; expected {wanted}. "
             "Pass the tensors that forward() takes, in its order, or a dict of keyword arguments."
         )
 
@@ -84,7 +84,7 @@ class NamedInput:
 class TraceInputs:
     """Arguments for ``torch.export`` and the names of their tensors, in order.
 
-    ``constants`` are the keyword arguments that are no tensors: they become part of the graph.
+    ``constants`` are the keyword arguments that are not tensors: they become part of the graph.
     """
 
     args: tuple[Any, ...]

@@ -244,7 +244,7 @@ def _has_views(program: ExportedProgram, node: torch.fx.Node) -> bool:
     )
 
 
-def lies_otherwise(given: TraceInputs, viewed: frozenset[int]) -> bool:
+def has_noncontiguous_view(given: TraceInputs, viewed: frozenset[int]) -> bool:
     """Whether one of the inputs that have views does not lie row-major.
 
     Args:

@@ -37,7 +37,7 @@ def aten_calls(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 
 def value_of(arg: Any) -> Any:
-    """What a node computes, without values; None for an argument that is no node."""
+    """What a node computes, without values; None for an argument that is not a node."""
     return arg.meta.get("val") if isinstance(arg, Node) else None
 
 

@@ -336,8 +336,8 @@ def _plain_result(result: Any) -> Any:
         elif path and not isinstance(leaf, _PLAIN_RESULTS):
             tell(
                 "output-no-tensor",
-                f"forward() returns {keystr(path)} ({type(leaf).__name__}), which is no tensor: it "
-                "is left out",
+                f"forward() returns {keystr(path)} ({type(leaf).__name__}), which is not a tensor: "
+                "it is left out",
             )
             plain.append(None)
         else:

@@ -250,7 +250,7 @@ class _Repeated:
             self._changed.setdefault(change.path, change)
 
     def _is_settled(self, end: Snapshot) -> bool:
-        """Whether the last call leaves what an earlier one has found, but for what none reads."""
+        """Whether the last call leaves what an earlier one has found, except what none reads."""
         unread: frozenset[Place] | None = None
         for call in reversed(self._calls):
             if call.leaked or call.moves_hooks:

@@ -135,7 +135,7 @@ def call_at(frame: FrameType) -> tuple[ast.AST | None, ast.Call | None]:
 
     Returns:
         The innermost function, or the module, in which the call is written, and the call; two times
-        None if the source is not at hand.
+        None if the source is not available.
     """
     _, line, _, column = _place(frame)
     tree = source_of(frame)
@@ -155,7 +155,7 @@ def call_at(frame: FrameType) -> tuple[ast.AST | None, ast.Call | None]:
 
 
 def source_of(frame: FrameType) -> ast.Module | None:
-    """The syntax tree of the file of a frame; None if its source is not at hand."""
+    """The syntax tree of the file of a frame; None if its source is not available."""
     file = frame.f_code.co_filename
     return _tree(file, tuple(linecache.getlines(file, frame.f_globals)))
 

@@ -123,7 +123,7 @@ class Snapshot:
         """Take out of containers outside of the model what a trace has left there and knows.
 
         A tensor of a trace is of no use to another. One that is the same in every run is made
-        anew there.
+        again there.
 
         Args:
             before: The state before the trace: entries that it had get their values back.

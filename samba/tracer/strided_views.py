@@ -3,7 +3,7 @@
 A graph has values, and a value has no strides: the device reads ``as_strided`` as if its input lay
 row-major from place 0 on, and torch's functional form of a change through ``unfold`` forgets what
 lies between the windows. While the exported graph still has torch's own memory, each of these views
-is said anew as one of a tensor that is so laid out.
+is said again as one of a tensor that is so laid out.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ class _View:
         self.moves = storage_of(value) in storages
 
     def name_elements(self) -> None:
-        """Say the view anew, as one of a tensor whose elements lie row-major from place 0 on.
+        """Say the view again, as one of a tensor whose elements lie row-major from place 0 on.
 
         Raises:
             StridedViewError: If that cannot be.

@@ -30,7 +30,7 @@ import torch
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import Layout, TraceInputs
-from samba.tracer.layouts import lies_otherwise, with_layouts
+from samba.tracer.layouts import has_noncontiguous_view, with_layouts
 from samba.tracer.preparing import refuse_scripted
 from samba.tracer.random_draws import rate_argins
 from samba.tracer.torch_internals import (
@@ -144,14 +144,14 @@ def trace_again(
         and last.key == _key(model, given, inference)
         and last.layouts == _layouts(last.traced, given)
         and _has_same(model, last.traced.known)
-        and not lies_otherwise(given, last.traced.viewed)
+        and not has_noncontiguous_view(given, last.traced.viewed)
     ):
         return replace(last.traced, sources=_with_inputs(last.traced.sources, given))
     return trace_model(model, given, inference=inference, root=root, rates=rates)
 
 
 def forget_trace(model: torch.nn.Module) -> None:
-    """Let :func:`trace_again` trace a model anew."""
+    """Let :func:`trace_again` trace a model again."""
     _kept.pop(model, None)
 
 

@@ -109,7 +109,7 @@ def parse_app_args(
     if "microbatch_size" not in redeclared[args.command] and not divides_batch(*sizes):
         chosen.error(
             f"argument -mb/--microbatch-size: found {sizes[1]}, "
-            f"wanted a divisor of the batch size {sizes[0]}"
+            f"expected a divisor of the batch size {sizes[0]}"
         )
     if args.timeline_kernels and not args.timeline:
         chosen.error(

@@ -136,7 +136,7 @@ def _chunks(tensors: Mapping[str, torch.Tensor], path: str) -> Iterator[bytes]:
     if len(text) > _HEADER_BYTES:
         raise BadCheckpoint(
             path=path,
-            problem=f"names and shapes take {len(text)} bytes, wanted {_HEADER_BYTES} at most",
+            problem=f"names and shapes take {len(text)} bytes, expected {_HEADER_BYTES} at most",
         )
     yield len(text).to_bytes(8, "little")
     yield text
@@ -220,7 +220,7 @@ def load_sharded_checkpoint(
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint by their keys, where no model is at hand.
+    """All tensors of a checkpoint by their keys, without a model.
 
     Args:
         path: A folder or file as :func:`load_sharded_checkpoint` takes it.
@@ -275,7 +275,7 @@ def _files(place: Path) -> list[Path]:
         raise BadCheckpoint(path=str(place), problem="found no checkpoint: there is no such file")
     raise BadCheckpoint(
         path=str(place),
-        problem=f"found no checkpoint; wanted one of {', '.join((*_INDICES, *_SINGLE))}",
+        problem=f"found no checkpoint; expected one of {', '.join((*_INDICES, *_SINGLE))}",
     )
 
 
@@ -290,7 +290,9 @@ def _of_index(index: Path) -> list[Path]:
         if not isinstance(weights, dict) or not all(isinstance(v, str) for v in weights.values()):
             raise NotJson('it must hold {"weight_map": {"name of a tensor": "name of a file"}}')
     except NotJson as error:
-        raise BadCheckpoint(path=str(index), problem=f"it is not an index: {error}") from None
+        raise BadCheckpoint(
+            path=str(index), problem=f"it is not a valid checkpoint index: {error}"
+        ) from None
     names = sorted(set(weights.values()))
     for name in names:
         # A name alone leads nowhere else. Links are followed: caches of downloads are made of them.
@@ -334,7 +336,7 @@ def _forms_of(file: Path) -> dict[str, tuple[torch.dtype, Sequence[int]]]:
     if unknown:
         raise BadCheckpoint(
             path=str(file),
-            problem=f"{some_of(unknown, most=_LISTED)}, wanted one of {', '.join(_DTYPES)}",
+            problem=f"{some_of(unknown, most=_LISTED)}, expected one of {', '.join(_DTYPES)}",
         )
     return {key: (_DTYPES[dtype], shape) for key, (dtype, shape) in named.items()}
 

@@ -22,7 +22,7 @@ class ElasticSampler(Sampler[int]):
 
     It is a ``torch.utils.data.DistributedSampler`` whose place in the epoch is counted in samples
     of the whole job: after a restart with fewer or more replicas, what is left of the epoch is
-    dealt anew, and no sample is dealt twice or left out. Samples are dealt in batches, as a
+    dealt again, and no sample is dealt twice or left out. Samples are dealt in batches, as a
     PEF takes them: in each step rank 0 gets the next ``batch_size`` samples, then rank 1, and so
     on. Only what was trained counts, whatever a loader has fetched ahead: call :meth:`advance`
     after each ``samba.session.run``.

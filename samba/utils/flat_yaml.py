@@ -42,7 +42,7 @@ class YamlError(SambaError, ValueError):
 
     def __init__(self, *, where: str, line: int, text: str, wanted: str) -> None:
         self.where, self.line, self.text = where, line, text
-        super().__init__(f"{where}:{line}: found {text.strip()!r}, wanted {wanted}.")
+        super().__init__(f"{where}:{line}: found {text.strip()!r}, expected {wanted}.")
 
 
 class YamlUnreadable(SambaError, OSError):
@@ -56,7 +56,7 @@ class YamlUnreadable(SambaError, OSError):
     def __init__(self, *, path: str, found: str) -> None:
         self.path, self.found = path, found
         super().__init__(
-            f"{quoted(path, 1024)}: found {found!r:.200}, wanted a YAML file of 'name: value' "
+            f"{quoted(path, 1024)}: found {found!r:.200}, expected a YAML file of 'name: value' "
             "lines. Check the path and its permissions."
         )
 

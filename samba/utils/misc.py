@@ -55,7 +55,7 @@ def job_of_replicas(what: str) -> Job | None:
         The job; None outside of one, and for one process.
 
     Raises:
-        OneProgram: If its processes are no replicas, but have the chips of one program.
+        OneProgram: If its processes are not replicas, but have the chips of one program.
     """
     job: Job | None = PRESENT.value
     if job is None or job.size == 1:

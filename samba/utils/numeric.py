@@ -84,7 +84,7 @@ def assert_close(
         problem=(
             f"{int(wrong.sum())} of {wrong.numel()} elements differ by more than "
             f"{threshold:g} + {rtol:g} * |reference|; the worst, at {index}, is {found:.8g} "
-            f"where {wanted:.8g} was wanted"
+            f"where {wanted:.8g} was expected"
         ),
         max_difference=float(difference.nan_to_num(nan=torch.inf).max()),
     )

@@ -96,7 +96,7 @@ def get_pef_info(pef: str | os.PathLike[str], keys: Mapping[str, PefInfoStruct])
 
     Raises:
         MissingPefInfo: A key is not in the PEF. It is a ``ValueError``.
-        PefError: The file is no intact PEF.
+        PefError: The file is not an intact PEF.
     """
     found = dict(read_pef(pef).metadata)
     missing = [key for key in keys if key not in found]

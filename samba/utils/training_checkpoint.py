@@ -150,7 +150,7 @@ class TrainingCheckpoint:
         Raises:
             NotLoaded: If nothing is loaded.
             BadCheckpoint: If it is no such file, or does not fit. The training is then as it was,
-                but for parts that refuse their state.
+                except for parts that refuse their state.
             Disagreement: If replicas find different files.
             DataParallelError: If a replica does not come.
         """
@@ -211,7 +211,7 @@ class TrainingCheckpoint:
         kept = load_pickle(self._path)
         if not isinstance(kept, dict) or kept.get("format") != _FORMAT or set(_KEYS) - set(kept):
             raise BadCheckpoint(
-                path=str(self._path), problem="it is no file of TrainingCheckpoint.save()"
+                path=str(self._path), problem="it is not a file of TrainingCheckpoint.save()"
             )
         return kept
 
@@ -227,9 +227,9 @@ class TrainingCheckpoint:
         wanted = [[len(g["params"]) for g in o.param_groups] for o in self._optimizers]
         step = kept.get("step")
         if step is not None and (type(step) is not int or step < 0):
-            problems.append(f"step {literal(step)}, wanted a whole number")
+            problems.append(f"step {literal(step)}, expected a whole number")
         if groups != wanted:
-            problems.append(f"optimizers over {groups} parameters, wanted {wanted}")
+            problems.append(f"optimizers over {groups} parameters, expected {wanted}")
         if problems:
             raise BadCheckpoint(path=str(self._path), problem=some_of(problems, most=8))
 
@@ -255,7 +255,7 @@ def _differing(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -
     problems = [f"it has no {what} {literal(name)}" for name in wanted if name not in found]
     problems += [f"its {what} {literal(name)} is not known" for name in found if name not in wanted]
     return problems + [
-        f"{what} {literal(name)} is {found[name]}, wanted {wanted[name]}"
+        f"{what} {literal(name)} is {found[name]}, expected {wanted[name]}"
         for name in wanted
         if name in found and found[name] != wanted[name]
     ]
@@ -276,7 +276,7 @@ def _refuse_unreadable(path: Path, rest: Mapping[str, Any]) -> None:
                 raise BadCheckpoint(
                     path=str(path),
                     problem=f"not written: {name} is {described(value)}, which could not be loaded "
-                    f"again ({first}); wanted numbers, texts, tensors, and lists and dicts of them",
+                    f"again ({first}); expected numbers, strings, tensors, lists or dicts of them",
                 ) from None
 
 

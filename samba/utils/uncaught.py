@@ -51,8 +51,8 @@ def message_of(error: BaseException, trace: TracebackType | None) -> str:
         trace: Where.
 
     Returns:
-        Its text with the script's line; empty where its frames are needed: it is no error of this
-        project, or the consequence of one that is not.
+        Its text with the script's line; empty where its frames are needed, because it is not an
+        error of this project, or follows from one that is not.
 
     Example:
         >>> message_of(SambaError("no such thing"), None)

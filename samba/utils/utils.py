@@ -167,7 +167,7 @@ def init_output_grads(
 ) -> None:
     """Set the gradients that the backward pass starts from.
 
-    Wherever a name is wanted, that of the tensor and that of its gradient will do.
+    Each name may be that of the tensor or that of its gradient.
 
     Args:
         output_tensors: Output handles or names; those without a gradient in

@@ -16,7 +16,7 @@ class NoService(SambaError, RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "sn_sqs_handler.Queue: the online inference service is no part of the emulator. "
+            "sn_sqs_handler.Queue: the online inference service is not part of the emulator. "
             "Feed samba.session.run(...) from your own queue."
         )
 

@@ -9,7 +9,7 @@ Example::
 
 The names are literal strings from :mod:`tests.api.names`, and the tests need not lie in this
 folder. A test counts if it would fail when the name misbehaved; that the name exists, or that a
-call with the argument returns, is no behaviour.
+call with the argument returns, is not a behaviour.
 """
 
 from __future__ import annotations

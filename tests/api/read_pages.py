@@ -3,7 +3,7 @@
     python -m tests.api.read_pages FOLDER            write tests/api/signatures.txt
     python -m tests.api.read_pages FOLDER --check    exit 1 if that file is not what FOLDER says
 
-The pages themselves are no part of the repository; the file that is made of them is, and holds
+The pages themselves are not part of the repository; the file that is made of them is, and holds
 nothing else of them. A line is a name, its signature where the page shows one, and after a ``+``
 the arguments that the page describes or uses without showing them in the signature.
 """

@@ -36,7 +36,7 @@ class Signature:
                 brackets.
 
         Raises:
-            SyntaxError: If that is no signature.
+            SyntaxError: If that is not a signature.
         """
         if text is None:
             return cls(name)
@@ -109,7 +109,7 @@ def read(text: str) -> dict[str, tuple[Signature, ...]]:
         Signatures by the title of their page.
 
     Raises:
-        SyntaxError: If a line is no signature.
+        SyntaxError: If a line is not a signature.
     """
     pages: dict[str, tuple[Signature, ...]] = {}
     title = ""

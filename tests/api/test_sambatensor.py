@@ -197,7 +197,7 @@ def test_assignment_of_the_documented_example():
 @covers("samba.SambaTensor.__getitem__")
 def test_indices_that_cannot_be():
     tensor = counting(2, 3)
-    with pytest.raises(IndexError, match="not whole, wanted whole numbers"):
+    with pytest.raises(IndexError, match="not whole, expected whole numbers"):
         tensor[:, samba.SambaTensor(torch.Tensor([0.5, 2]))]
     for index in (5, (0, 3), samba.SambaTensor(torch.Tensor([4]))):
         with pytest.raises(IndexError, match="out of bounds"):

@@ -94,7 +94,7 @@ def test_gradients_have_the_compiled_batch_size(pefs):
         )
         close(out.sn_grad, seed)
         seed = seed + 1
-    with pytest.raises(ArgumentError, match=r"\[3, 3\], wanted.*\[5, 3\].*batch size") as caught:
+    with pytest.raises(ArgumentError, match=r"\[3, 3\], expected.*\[5, 3\].*batch size") as caught:
         utils.init_output_grads([out], [], {out.sn_name: seed[:3]}, is_variable_batch_size=True)
     assert caught.value.deviation == "fixed-batch-size"
 

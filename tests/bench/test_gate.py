@@ -106,7 +106,7 @@ def test_faster_is_said_only_where_all_processes_say_so():
     verdict = decide("x", measure, 3)
     assert verdict.first[0].faster and verdict.faster == () and "faster" not in str(verdict)
     measure, _ = answering(one_section(0.5))
-    assert decide("x", measure, 1).faster == (), "one process is no witness"
+    assert decide("x", measure, 1).faster == (), "one process is not a witness"
 
 
 def test_what_stays_open_is_asked_more_processes():
@@ -217,7 +217,7 @@ def test_what_is_no_base_is_told(tmp_path: Path, pef: Path, base: Path) -> None:
     for said, text in (
         ("not JSON", whole[: len(whole) // 2]),
         ("it only holds times", json.dumps([{"name": "fwd_0", "median_ms": 1.0}])),
-        ("wanted 'bench.gate' version 1", json.dumps({"format": 3, "measurements": []})),
+        ("expected 'bench.gate' version 1", json.dumps({"format": 3, "measurements": []})),
         ("found format 'bench.gate' version 9", json.dumps(json.loads(whole) | {"version": 9})),
         ("it holds no PEF", json.dumps(json.loads(whole) | {"pef": "%%"})),
         ("is cut", json.dumps(json.loads(whole) | {"pef": cut})),
@@ -275,7 +275,7 @@ def test_compare_takes_kept_bases_of_one_processor(
     ("text", "said"),
     [
         ("[", "not JSON"),
-        ("{}", "no list of sections"),
+        ("{}", "not a list of sections"),
         ("[]", "a section without times"),
         ('[{"name": "a"}]', "a row without 'samples_ms'"),
         ('[{"name": "a", "samples_ms": []}]', "a section without times"),
@@ -299,8 +299,8 @@ def test_section_times_and_results_do_not_mix(
     none = tmp_path / "none.json"
     none.write_text('[{"name": "other", "samples_ms": [1.0]}]')
     for base, head, said in (
-        (times, results, "no list of sections"),
-        (results, times, "no list of sections"),
+        (times, results, "not a list of sections"),
+        (results, times, "not a list of sections"),
         (times, none, "it has no section of"),
         (times, tmp_path / "missing", "cannot be read"),
     ):

@@ -56,11 +56,14 @@ def test_quiet_runs_are_quiet_and_a_fifth_more_is_caught(
     on(Machine(1))
     assert main(["selftest", f"--pef={pef}", "--plant=fwd_1=1.2", "--quiet-runs=20"]) == 0
     text = capsys.readouterr().out
-    assert "fwd_1 planted 1.2 times as slow: caught" in text
+    assert "the gate finds that section fwd_1 was made 1.2 times as slow" in text
     assert "20 runs of identical code: the gate tripped 0 times" in text
     # A plant that is too small to be told from noise is not said to be caught.
     assert main(["selftest", f"--pef={pef}", "--plant=fwd_1=1.01"]) == 1
-    assert "fwd_1 planted 1.01 times as slow: NOT caught" in capsys.readouterr().out
+    assert (
+        "the gate does NOT find that section fwd_1 was made 1.01 times as slow"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -273,4 +276,4 @@ def test_the_gate_on_a_pef(pef: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert [c["name"] for c in case["first"]] == list(times)
     capsys.readouterr()
     assert main(["selftest", f"--pef={pef}", "--plant", "fwd_1=3", *few]) == 0
-    assert "fwd_1 planted 3 times as slow: caught" in capsys.readouterr().out
+    assert "the gate finds that section fwd_1 was made 3 times as slow" in capsys.readouterr().out

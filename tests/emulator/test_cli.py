@@ -148,10 +148,10 @@ def test_each_mistake_of_run_is_one_line(files: Path, capsys: pytest.CaptureFixt
     np.savez(files / "pickled.npz", x=np.array([{}], dtype=object))
     (files / "text.npz").write_text("no archive")
     mistakes = {
-        "one array without a name, [6, 12] float32, wanted an .npz of named ones. "
+        "one array without a name, [6, 12] float32, expected an .npz of named ones. "
         "Make it with numpy.savez(path, x=..., y=...).": [str(files / "in.npy")],
-        "no array for input x [4, 12] float32, y [4] int64. Make a file with "
-        "numpy.savez('inputs.npz', x=..., y=...) and give it: python -m emulator run": [],
+        "there is no array for input x [4, 12] float32, y [4] int64. Make a file with "
+        "numpy.savez('inputs.npz', x=..., y=...) and pass it: python -m emulator run": [],
         "text.npz: not an .npz file of plain arrays (File is not a zip file)": [
             str(files / "text.npz")
         ],

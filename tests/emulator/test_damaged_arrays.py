@@ -77,7 +77,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "cut": (GOOD[:-9], "not an .npz file of plain arrays"),
     "cut at the front": (GOOD[50:], "not an .npz file of plain arrays"),
     "no array inside": (npz(), "it holds no array"),
-    "another file inside": (npz(("x.txt", b"1")), "it holds x.txt, which is no array"),
+    "another file inside": (npz(("x.txt", b"1")), "it holds x.txt, which is not an array"),
     "data changed": (changed(GOOD, X.tobytes(), b"\xff" * 24), "Bad CRC-32"),
     "a member cut": (one(npy()[:-4]), "array x ends after 20 of 24 bytes"),
     "a member longer": (one(npy() + b"\0"), "more than the 24 bytes of its shape"),
@@ -98,17 +98,17 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "objects that run code": (one(npy(np.array([Runs()], object))), "it holds Python objects"),
     "objects by the header": (one(npy_of(form("'|O'"))), "it holds Python objects"),
     "objects in fields": (one(npy_of(form("[('a', '|O')]"))), "it holds Python objects"),
-    "fields": (one(npy(np.zeros(2, [("a", "f4"), ("b", "i4")]))), "which is no type of numbers"),
-    "texts": (one(npy(np.array(["a"]))), "which is no type of numbers"),
-    "bytes": (one(npy(np.array([b"a"]))), "which is no type of numbers"),
-    "dates": (one(npy(np.array([0], "M8[s]"))), "which is no type of numbers"),
-    "void": (one(npy(np.zeros(2, "V8"))), "which is no type of numbers"),
+    "fields": (one(npy(np.zeros(2, [("a", "f4"), ("b", "i4")]))), "which is not a numeric type"),
+    "texts": (one(npy(np.array(["a"]))), "which is not a numeric type"),
+    "bytes": (one(npy(np.array([b"a"]))), "which is not a numeric type"),
+    "dates": (one(npy(np.array([0], "M8[s]"))), "which is not a numeric type"),
+    "void": (one(npy(np.zeros(2, "V8"))), "which is not a numeric type"),
     "unknown type": (one(npy_of(form("'<f99'"))), "array x has no header"),
-    "text of a gigabyte": (one(npy_of(form("'<U268435456'"))), "which is no type of numbers"),
-    "a size below zero": (one(npy_of(form(shape="(-1, 3)"))), "wanted sizes from 0 on"),
-    "a size of true": (one(npy_of(form(shape="(True, 3)"))), "wanted sizes from 0 on"),
+    "text of a gigabyte": (one(npy_of(form("'<U268435456'"))), "which is not a numeric type"),
+    "a size below zero": (one(npy_of(form(shape="(-1, 3)"))), "expected sizes from 0 on"),
+    "a size of true": (one(npy_of(form(shape="(True, 3)"))), "expected sizes from 0 on"),
     "a size of 2.0": (one(npy_of(form(shape="(2.0, 3)"))), "array x has no header"),
-    "a size above 2**63": (one(npy_of(form(shape=f"({2**63},)"))), "wanted sizes from 0 on"),
+    "a size above 2**63": (one(npy_of(form(shape=f"({2**63},)"))), "expected sizes from 0 on"),
     "a huge shape": (one(npy_of(form(shape=f"({2**40}, 3)"))), "found shape [1099511627776, 3]"),
     "another shape": (one(npy(X.T.copy())), "found shape [3, 2]"),
     "another name": (npz(("z.npy", npy())), "no tensor z"),
@@ -117,14 +117,17 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "an array twice": (npz(("x.npy", npy()), ("x.npy", npy(X + 1))), "two arrays named x"),
     "packed with lzma": (
         npz(("x.npy", npy()), packed=zipfile.ZIP_LZMA),
-        "packed in a way that numpy does not",
+        "has an encoding that numpy does not use",
     ),
-    "locked": (changed(GOOD, b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0"), "packed in a"),
+    "locked": (
+        changed(GOOD, b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\1\0"),
+        "has an encoding",
+    ),
     "a bomb": (
         npz(("x.npy", npy() + b"\0" * 2**26), packed=zipfile.ZIP_DEFLATED),
         "more than the 24 bytes of its shape",
     ),
-    "a member of another kind": (npz(("x.npy/", b"")), "which is no array"),
+    "a member of another kind": (npz(("x.npy/", b"")), "which is not an array"),
 }
 
 
@@ -212,11 +215,11 @@ def test_a_table_of_contents_without_end(inside):
     [
         ("nowhere.npz", "there is no such file"),
         ("folder", "regular file"),
-        ("pipe", "no regular file"),
+        ("pipe", "not a regular file"),
         ("dangling", "there is no such file"),
         ("loop", "cannot be read"),
-        ("a\0b", "no path"),
-        ("\ud800", "no path"),
+        ("a\0b", "not a valid path"),
+        ("\ud800", "not a valid path"),
         ("n" * 10_000, "cannot be read"),
         ("new\nline\x1b[31m", "'"),
         ("", "there is no such file"),
@@ -285,11 +288,11 @@ def test_outputs_replace_no_input_and_no_pef(pef, tmp_path, capsys, monkeypatch)
     os.link(given, tmp_path / "hard")
     monkeypatch.chdir(pef.parent)
     for path, part in {
-        str(pef): "it is the file of the PEF",
-        "mlp.pef": "it is the file of the PEF",
-        str(tmp_path / "link"): "it is the file of the PEF",
-        str(given): "it is the file of the inputs",
-        str(tmp_path / "hard"): "it is the file of the inputs",
+        str(pef): "it is also the file of the PEF",
+        "mlp.pef": "it is also the file of the PEF",
+        str(tmp_path / "link"): "it is also the file of the PEF",
+        str(given): "it is also the file of the inputs",
+        str(tmp_path / "hard"): "it is also the file of the inputs",
     }.items():
         assert run(pef, "--output", path) == 1
         captured = capsys.readouterr()
@@ -306,8 +309,8 @@ def test_where_nothing_can_be_written_is_told_before_the_run(pef, tmp_path, caps
     for path, part in {
         str(tmp_path): "a folder",
         str(tmp_path / "none" / "out.npz"): "its folder does not exist",
-        str(tmp_path / "pipe"): "no regular file",
-        "/dev/null": "no regular file",
+        str(tmp_path / "pipe"): "not a regular file",
+        "/dev/null": "not a regular file",
         str(tmp_path / "a\0b"): "null",
         str(tmp_path / "\ud800"): "surrogates",
         str(tmp_path / ("n" * 10_000)): "too long",

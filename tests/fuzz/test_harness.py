@@ -97,7 +97,7 @@ def test_shares() -> None:
 
 
 def test_no_case() -> None:
-    with pytest.raises(ValueError, match="'nothing:1' is no case: wanted KIND:SEED"):
+    with pytest.raises(ValueError, match="'nothing:1' is not a case: expected KIND:SEED"):
         Case.parse("nothing:1")
 
 

@@ -43,7 +43,7 @@ Attempt = Callable[[str, bytes], Outcome]
 def main(target: str, plant: str = "") -> None:
     """Answer batches until the input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a case prints is no answer
+    os.dup2(2, 1)  # what a case prints is not an answer
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     module = ready(target)

@@ -83,7 +83,7 @@ def problems(records: Iterable[Record]) -> list[str]:
     limits = (("forward", FORWARD_LIMIT), ("gradient", GRADIENT_LIMIT))
     for (name, limit), part in zip(limits, shares(records), strict=True):
         if part.percent < limit:
-            found.append(f"{name}: {part.percent:.1f} % of the entries pass, wanted {limit:g} %")
+            found.append(f"{name}: {part.percent:.1f} % of the entries pass, expected {limit:g} %")
     return found
 
 

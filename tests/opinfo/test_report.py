@@ -46,7 +46,7 @@ def records(passed: int, unsupported: int) -> list[Record]:
 
 def test_limits() -> None:
     assert problems(records(97, 3)) == []
-    assert problems(records(969, 31)) == ["forward: 96.9 % of the entries pass, wanted 97 %"]
+    assert problems(records(969, 31)) == ["forward: 96.9 % of the entries pass, expected 97 %"]
     assert len(problems(records(94, 6))) == 2
 
 

@@ -71,7 +71,7 @@ add_case(
 add_case("header_length", PefDamaged, "header length 72", lambda: _patched(12, b"\x48\0"))
 add_case("unknown_flag", PefDamaged, "unknown flags 0x0004", lambda: _patched(14, b"\4\0"))
 add_case("huge_metadata", PefLimit, "metadata of 4294967295", lambda: _patched(16, b"\xff" * 4))
-add_case("data_offset", PefDamaged, "data offset 16, wanted", lambda: _patched(20, b"\x10\0\0\0"))
+add_case("data_offset", PefDamaged, "data offset 16, expected", lambda: _patched(20, b"\x10\0\0\0"))
 add_case(
     "huge_data",
     PefLimit,
@@ -259,5 +259,5 @@ _heavy("budget_memory", "overlapping_vectors", 12_000, "bytes of memory, at most
 _heavy("budget_text", "overlapping_strings", 80_000, "bytes of memory, at most")
 _heavy("budget_twins", "twins_share_outputs", 870, "sections and their twins takes")
 _heavy("shape_shared", "long_shapes", 500, "region 1 (r1): rank 500", PefInvalid)
-_heavy("steps_shared", "steps_of_a_twin", 50, "wanted one step or FWD and BCKWD", PefInvalid)
+_heavy("steps_shared", "steps_of_a_twin", 50, "expected one step or FWD and BCKWD", PefInvalid)
 _heavy("name_shared", "long_names", 3000, "text of 3000 bytes", PefInvalid)

@@ -27,10 +27,10 @@ def _step(case: str, text: str, section: int, /, **changes: Any) -> None:
     edited(case, text, _S.format(section), **changes)
 
 
-edited("gradient_role", "its gradient is METRIC, wanted", "regions.2", role=Role.METRIC)
+edited("gradient_role", "its gradient is METRIC, expected", "regions.2", role=Role.METRIC)
 edited("home_role", "region 4 is METRIC, which holds no values", "regions.4", role=Role.METRIC)
 edited("value_gradient_dtype", "but its gradient is FLOAT16", "regions.2", dtype=DType.FLOAT16)
-edited("output_grad_role", "wanted OUTPUT_GRADIENT", "regions.6", role=Role.METRIC)
+edited("output_grad_role", "expected OUTPUT_GRADIENT", "regions.6", role=Role.METRIC)
 edited("output_grad_dtype", "but its gradient is FLOAT64", "regions.6", dtype=DType.FLOAT64)
 edited("whole_gradient", "INT32 carries no gradient", "graphs.0.values.4", dtype=DType.INT32)
 _step("forward_reads", "FWD: it uses but does not read 1 (w)", 0, reads=(0, 3, 9))
@@ -48,7 +48,7 @@ edited("backward_no_home", "gradients that have no region: w", "graphs.0.values.
 _step("norm_foreign", "it reads more than gradients of its optimizers: 10", 2, reads=(2, 10))
 _step("norm_partly", "it reads 0 of 1 gradients", 2, reads=())
 _step("norm_unwritten", "it scales but does not write gradients 2", 2, writes=(10,))
-_step("norm_place", "that are no METRIC number: 7", 2, writes=(2, 7))
+_step("norm_place", "that are not a METRIC number: 7", 2, writes=(2, 7))
 _step("opt_reads", "OPT: it needs but does not read 8 (lr)", 3, reads=(1, 2, 7))
 _step("opt_states", "OPT: it computes but does not write 7", 3, writes=(1,))
 _step("opt_writes", "OPT: it writes but does not compute 10", 3, writes=(1, 7, 10))
@@ -132,7 +132,7 @@ def _schedules(case: str, text: str, *numbers: int) -> None:
     )
 
 
-_schedules("schedules_swapped", "schedule 0: it is of graph 1, wanted graph 0", 1, 0)
+_schedules("schedules_swapped", "schedule 0: it is of graph 1, expected graph 0", 1, 0)
 _schedules("schedule_missing", "1 schedules of 2 graphs", 0)
 meaning(
     "schedule_other_graph",
@@ -198,7 +198,7 @@ _SGD = "optimizers.0"
 edited("optimizer_argin_name", "no argin rate", _SGD, argins=(("rate", 8),))
 edited("optimizer_argin_unset", "its lr is region 11, which no argin", _SGD, argins=(("lr", 11),))
 edited("optimizer_argin_kind", "by an argin of kind MOMENTUM", "argins.0", kind=ArginKind.MOMENTUM)
-edited("optimizer_states", "param 0: 0 states, wanted 1", "optimizers.0.params.0", states=())
+edited("optimizer_states", "param 0: 0 states, expected 1", "optimizers.0.params.0", states=())
 edited("optimizer_count", "it has no region for its step count", _SGD, kind=OptimizerKind.ADAM)
 edited("optimizer_count_role", "its step count is METRIC FLOAT32", "optimizers.0", step=10)
 edited(
@@ -259,7 +259,7 @@ _of_two_states(
 )
 _RHO = "option rho is 1.5, not a number from 0 to 1"
 _of_two_states("option_above_1", _RHO, OptimizerKind.ADADELTA, options=(("rho", 1.5),))
-_STATES = "param 0: 2 states, wanted 3"
+_STATES = "param 0: 2 states, expected 3"
 _of_two_states("optimizer_centered", _STATES, OptimizerKind.RMSPROP, options=(("centered", 1.0),))
 
 
@@ -322,7 +322,7 @@ def _whole(program: Program) -> Program:
     return edit(program, "optimizers.0", params=(*program.optimizers[0].params, param))
 
 
-meaning("optimizer_weight_whole", "is INT32, wanted a floating type", _whole)
+meaning("optimizer_weight_whole", "is INT32, expected a floating type", _whole)
 edited(
     "update_adds",
     "it accumulates, which BCKWD steps alone can",

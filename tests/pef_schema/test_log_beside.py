@@ -50,7 +50,7 @@ def _state(path: Path) -> tuple[str, bool]:
 
 
 def _calls(folder: Path) -> list[str]:
-    """Return the system calls of writing both anew."""
+    """Return the system calls of writing both again."""
     _write(folder / "first.pef", "old")
     with disturbed() as counter:
         _write(folder / "first.pef", "new")

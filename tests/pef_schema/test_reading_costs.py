@@ -124,7 +124,7 @@ def _check(found: Sequence[Any], wanted: str) -> None:
 
 @pytest.fixture(scope="module")
 def small_files(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, Any]:
-    """What came of all small files, read one after the other, and of one that is no file."""
+    """What came of all small files, read one after the other, and of one that is not a file."""
     sizes = {name: size for name, (size, _) in _FAST.items()}
     cases = [*((name, "path") for name in _FAST), (_IN_MEMORY, "bytes")]
     return _costs(tmp_path_factory.mktemp("heavy"), sizes, cases)

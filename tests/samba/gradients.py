@@ -63,16 +63,16 @@ def follow_torch(
     levels: Sequence[str] = ("o3",),
     prepare: Callable[[nn.Module], object] = lambda model: None,
     *,
-    anew: bool = True,
+    again: bool = True,
 ) -> nn.Module:
     """Train both for some steps, and compare losses and weights.
 
     Args:
         make: Makes the model.
         folder: Where a folder for the PEF of each level goes.
-        levels: How it is cut into sections; the model is trained anew for each.
+        levels: How it is cut into sections; the model is trained again for each.
         prepare: What is done to a model before it is compiled.
-        anew: Whether no PEF is loaded with the trace it was made from: the trace of another
+        again: Whether no PEF is loaded with the trace it was made from: the trace of another
             process is that of the PEF, and so is that of another compile.
 
     Returns:
@@ -90,7 +90,7 @@ def follow_torch(
     for level in levels:
         pefs.append(compiled(model, folder / level, optim_level=level))
         traces.append(trace_cache._kept.pop(model, None))
-    others = [None] if anew and len(traces) == 1 else traces[::-1]
+    others = [None] if again and len(traces) == 1 else traces[::-1]
     for pef, trace in zip(pefs, others, strict=True):
         samba.session.reset()
         model.load_state_dict(start)

@@ -29,7 +29,7 @@ from samba.session.multigraph import builder
 from samba.tracer import trace_cache
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import Layout, TraceInputs, collect_inputs
-from samba.tracer.layouts import lies_otherwise
+from samba.tracer.layouts import has_noncontiguous_view
 from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
 from samba.tracer.traced import Source, Traced
 
@@ -117,7 +117,7 @@ def _shared(model: nn.Module, given: TraceInputs, **options: Any) -> Traced:
             first.asked == asked
             and first.layouts == trace_cache._layouts(first.traced, given)
             and trace_cache._has_same(model, first.traced.known)
-            and not lies_otherwise(given, first.traced.viewed)
+            and not has_noncontiguous_view(given, first.traced.viewed)
         ):
             return _with_tensors(first.traced, model, given)
     with _logged() as records:

@@ -314,7 +314,7 @@ def test_without_a_seed_torch_decides() -> None:
 
 
 def test_bad_settings_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="found 'up', wanted 'nearest_even' or 'truncation'"):
+    with pytest.raises(ArgumentError, match="found 'up', expected 'nearest_even' or 'truncation'"):
         enable_lazy_param(fp32_to_bf16_rounding="up")
     with pytest.raises(ArgumentError, match=r"init_threads=\.\.\.\): found int 0"):
         enable_lazy_param(init_threads=0)

@@ -138,12 +138,12 @@ def test_statistics_are_a_table(profiler: Profiler) -> None:
 
 def test_questions_without_an_answer_are_errors(profiler: Profiler) -> None:
     _known(profiler)
-    with pytest.raises(UnknownEvent, match="found 'stop', wanted one of step, save") as e:
+    with pytest.raises(UnknownEvent, match="found 'stop', expected one of step, save") as e:
         profiler.get_latencies(["stop"])
     assert isinstance(e.value, KeyError)
-    with pytest.raises(ArgumentError, match=r"found 3, wanted 0 to 2: it occurred 3 time"):
+    with pytest.raises(ArgumentError, match=r"found 3, expected 0 to 2: it occurred 3 time"):
         profiler.get_latencies(["step"], 3)
-    with pytest.raises(ArgumentError, match="found 'speed', wanted some of latency, throughput"):
+    with pytest.raises(ArgumentError, match="found 'speed', expected some of latency, throughput"):
         profiler.print_statistics(measurements=["speed"])
     with pytest.raises(ArgumentError, match="the number of samples"):
         profiler.print_statistics(measurements=["throughput"])

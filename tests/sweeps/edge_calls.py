@@ -122,7 +122,7 @@ NUMBERS: Mapping[str, tuple[Any, ...]] = {
     "eps": (1e-8,),
     "reduction": (0,),
 }
-"""What is given for arguments that have no default and are no tensors, by their names."""
+"""What is given for arguments that have no default and are not tensors, by their names."""
 
 EXPONENTS = (0, 1, 2, 3, 4, -1, -2, 0.5, -0.5, 1.5, 0.25, 65, -3.5, INF, -INF, NAN)
 

@@ -28,7 +28,7 @@ _WITHOUT_NUMBERS = frozenset({"device", "process_group", "custom_encoder", "cust
 
 
 class Made:
-    """A value that is made anew for each module, such as a layer.
+    """A value that is made again for each module, such as a layer.
 
     Args:
         make: Makes it.

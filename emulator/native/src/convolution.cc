@@ -150,7 +150,7 @@ dnnl::memory::desc weights_desc(const Convolution& c, bool any) {
 }
 
 // Kernels of one tap first gather the places that strides leave, and write whole vectors of channels
-// there: beyond the end of their scratch memory, where the channels are no multiple of a vector.
+// there: beyond the end of their scratch memory, where the channels are not a multiple of a vector.
 // oneDNN 3.2 then gives wrong gradients of weights, or overwrites what lies behind.
 void refuse_gathered_tails(const Convolution& c, const std::string& implementation) {
   constexpr int64_t kLongestVector = 16;

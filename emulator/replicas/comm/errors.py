@@ -60,7 +60,7 @@ class StepAbandoned(DataParallelError, KeyboardInterrupt):
     It is a ``KeyboardInterrupt`` too, so that scripts that save after Ctrl-C save after this one.
 
     Attributes:
-        operation: What was waited for.
+        operation: The operation that waited.
         signal: The signal.
         reason: What is known about the ranks that did not come; empty if nothing is.
     """
@@ -153,7 +153,7 @@ class OutOfStep(DataParallelError):
 
 
 class DataEnded(DataParallelError):
-    """Data of some ranks ended before those of others, which was to be an error.
+    """Data of some ranks ended before those of others, which the script asked to be an error.
 
     Attributes:
         steps: How many runs the ranks made whose data ended, by rank.

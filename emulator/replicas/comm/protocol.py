@@ -107,7 +107,7 @@ class Communicator(ABC):
 
         Args:
             array: The array; it must not be used afterwards.
-            op: How.
+            op: The reduction, such as a sum.
 
         Returns:
             The result, in the same device memory where the engine can do that.

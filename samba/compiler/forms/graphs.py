@@ -160,7 +160,7 @@ def as_dot(program: Program, graphs: Iterable[int]) -> str:
     """Write graphs as one DOT digraph; ``dot -Tsvg`` draws it.
 
     Modules are clusters within each other. Each has a cluster for every section that runs nodes of
-    its own, so a section that runs several modules has a cluster in each. Weights are no nodes: a
+    its own, so a section that runs several modules has a cluster in each. Weights are not nodes: a
     node that reads some names them in its tooltip.
 
     Args:

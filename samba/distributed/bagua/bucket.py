@@ -73,7 +73,9 @@ class BaguaBucket:
     ) -> None:
         self.name, self.tensors = name, list(tensors)
         if not self.tensors:
-            raise ArgumentError(where=f"BaguaBucket {name}", found="no tensors", wanted="some")
+            raise ArgumentError(
+                where=f"BaguaBucket {name}", found="no tensors", wanted="at least one tensor"
+            )
         if alignment < 1:
             raise ArgumentError(
                 where=f"BaguaBucket {name}", found=f"alignment {alignment}", wanted="1 or more"

@@ -181,7 +181,7 @@ def with_session(
 
     Raises:
         NotLoaded: If no program is loaded.
-        ArgumentError: If it is no algorithm, or qadam and the PEF was compiled with another
+        ArgumentError: If it is not an algorithm, or qadam and the PEF was compiled with another
             optimizer than QAdamOptimizer.
         NotDataParallel: If it has no gradient buckets.
         DataParallelError: If a rank does not take part, or has another algorithm.

@@ -363,7 +363,7 @@ def check_inputs(traced: Traced, position: int) -> frozenset[int]:
 
     Returns:
         Values that a source gives, or that other nodes or results depend on, too; nothing if the
-        node is no check.
+        node is not a check.
     """
     if position < 0 or traced.nodes[position].op != CHECKED_BRANCH:
         return frozenset()

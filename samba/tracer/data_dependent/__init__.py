@@ -12,8 +12,8 @@ that forward leaves alone is computed (``known_values``, ``constant_shapes``); o
 raises on one side (``source_tests``), or that asks whether numbers are finite (``known_values``),
 the graph has the other side and a check that every run makes; all others are refused.
 
-A loop that leaves anything else behind, or asks how many entries were hit, is a
-``DataDependentBranch`` at once. A selection that has no such form is left in the graph, where
-``samba/tracer/lowering.py`` finds it: ``UnsupportedOps``. ``docs/models.md`` lists what is traced, what it
-costs, and every refusal.
+A loop that leaves anything else behind, or asks how many entries were hit, raises
+``DataDependentBranch`` at once. A selection without such a form stays in the graph, where
+``samba/tracer/lowering.py`` refuses it with ``UnsupportedOps``. ``docs/models.md`` lists what is
+traced, what it costs, and every refusal.
 """

@@ -42,7 +42,7 @@ def tested_at(frame: FrameType) -> Tested | None:
         frame: A frame that has called for the truth of an object.
 
     Returns:
-        None if the source is not at hand, or it asks for another reason.
+        None if the source is not available, or it asks for another reason.
     """
     (place, is_call), tree = asked_value(frame), source_of(frame)
     if tree is None or place is None:
@@ -202,7 +202,7 @@ def object_use(frame: FrameType) -> ast.expr | None:
         frame: A frame that has called for a number.
 
     Returns:
-        The first such expression; None if there is none, or the source is not at hand. What another
+        The first such expression; None if there is none, or no source is available. What another
         function does with the number is not looked at.
     """
     function, call = call_at(frame)

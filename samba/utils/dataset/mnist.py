@@ -57,7 +57,7 @@ class IdxError(SambaError):
     def __init__(self, *, path: str | os.PathLike[str], found: str, wanted: str) -> None:
         self.path, self.found, self.wanted = os.fspath(path), found, wanted
         super().__init__(
-            f"{quoted(self.path, 1024)}: found {found}, wanted {wanted}. "
+            f"{quoted(self.path, 1024)}: found {found}, expected {wanted}. "
             "Put the four MNIST files there, packed with gzip or not."
         )
 

@@ -46,7 +46,7 @@ def test_a_name_of_any_characters_survives():
 
 
 BAD = {
-    "no TOML": ("float32_gflops =", ["is no TOML"]),
+    "no TOML": ("float32_gflops =", ["is not valid TOML"]),
     "a key that is none": (
         GOOD + "float16_gflop = 1",
         ["float16_gflop: no such key; did you mean float16_gflops?"],
@@ -54,7 +54,7 @@ BAD = {
     "an unlike key": (GOOD + "zzz = 1", ["zzz: no such key; the keys are name"]),
     "negative": (
         "float32_gflops = -1\nbandwidth_gb_s = 0",
-        ["float32_gflops: found -1", "bandwidth_gb_s: found 0, wanted a number above 0"],
+        ["float32_gflops: found -1", "bandwidth_gb_s: found 0, expected a number above 0"],
     ),
     "no number": (
         "float32_gflops = true\nbandwidth_gb_s = nan\nbfloat16_gflops = '3'",
@@ -69,9 +69,9 @@ BAD = {
             "cache[1].size: no such key; did you mean size_mb?",
         ],
     ),
-    "a cache that is none": (GOOD + "cache = 3", ["cache: found 3, wanted tables"]),
-    "a list of numbers": (GOOD + "cache = [3]", ["cache[0]: found 3, wanted a table"]),
-    "a name that is none": (GOOD + "name = 3", ["name: found 3, wanted a text"]),
+    "a cache that is none": (GOOD + "cache = 3", ["cache: found 3, expected tables"]),
+    "a list of numbers": (GOOD + "cache = [3]", ["cache[0]: found 3, expected a table"]),
+    "a name that is none": (GOOD + "name = 3", ["name: found 3, expected a string"]),
     "a rate of truth": (GOOD + "bool_gflops = 3", ["bool_gflops: no such key"]),
     "deep": (GOOD + "name = " + "[" * 5000 + "]" * 5000, ["is n"]),
 }
@@ -100,7 +100,7 @@ def test_paths_that_are_no_files(tmp_path):
         (tmp_path / "none.toml", "there is no such file"),
         (tmp_path / "binary.toml" / "x", "there is no such file"),
         (pipe, "is a folder, a pipe or a device"),
-        (tmp_path / "binary.toml", "is no text in UTF-8 (byte 0)"),
+        (tmp_path / "binary.toml", "is not UTF-8 text (byte 0)"),
         (tmp_path / "large.toml", "has more than 1048576 bytes"),
         ("a\0b", "is not a path"),
     ):

@@ -50,7 +50,7 @@ def prepare() -> None:
 
 
 def attempt(name: str, _: bytes) -> Outcome:
-    """Run a case on the device, then by torch, which may die of it; that is no find.
+    """Run a case on the device, then by torch, which may die of it; that is not a find.
 
     Args:
         name: ``OP:SEED``.

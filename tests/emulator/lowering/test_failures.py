@@ -58,7 +58,7 @@ def test_what_an_operation_says_itself_is_told_with_its_place() -> None:
     """Found by fuzzing: errors of ``emulator.ops`` are none of the device."""
     with pytest.raises(LoweringError, match=r"^samba\.cast_bf16\.input in tiny at ") as e:
         Device(with_node(*_MISFITS["mode"])).plan(((0, 0),))
-    assert "found mode 'sideways', wanted 'nearest_even'" in e.value.reason
+    assert "found mode 'sideways', expected 'nearest_even'" in e.value.reason
 
 
 @pytest.mark.parametrize(

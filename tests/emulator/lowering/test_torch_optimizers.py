@@ -340,7 +340,7 @@ OPTIONS: dict[type[torch.optim.Optimizer], dict[str, st.SearchStrategy[Any]]] = 
 @settings(max_examples=5, deadline=None, database=None)
 @given(data=st.data())
 def test_any_options_and_shapes_follow_torch(cls: type[torch.optim.Optimizer], data: Any) -> None:
-    """The rule alone, in float64, operation by operation, so that nothing is compiled anew."""
+    """The rule alone, in float64, operation by operation, so that nothing is compiled again."""
     options = data.draw(st.fixed_dictionaries(OPTIONS[cls]))
     shape = data.draw(st.sampled_from([(), (0, 3), (1,), (2, 3)]))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))

@@ -28,7 +28,7 @@ def test_the_limit_is_the_machines_or_the_one_that_is_set(monkeypatch: pytest.Mo
     assert memory_limit(CPU) == 12345
     for bad in ("a lot", "0", "-1", "1.5", "\u0661"):
         monkeypatch.setenv(LIMIT_VARIABLE, bad)
-        with pytest.raises(BadLimit, match="wanted a whole number of bytes from 1 up"):
+        with pytest.raises(BadLimit, match="expected a whole number of bytes from 1 up"):
             memory_limit(CPU)
 
 

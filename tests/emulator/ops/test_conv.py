@@ -98,7 +98,7 @@ def test_other_names_and_types() -> None:
 def test_output_padding_within_padding(
     stride: list[int], padding: list[int], output: list[int], dilation: list[int]
 ) -> None:
-    """What is added at the end is no zeros where padding had cut values off."""
+    """What is added at the end is not zeros where padding had cut values off."""
     x, w, b = randn((2, 4, 4, 5), (4, 3, 2, 3), (3,))
     check("aten.conv_transpose2d.input", x, w, b, stride, padding, output, 1, dilation)
 

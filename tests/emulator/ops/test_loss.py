@@ -153,7 +153,7 @@ def test_similarities() -> None:
 
 
 def test_cosine_embedding_loss_of_integers() -> None:
-    """Two of True are 2, and 100 times 1 is no byte's overflow."""
+    """Two of True are 2, and 100 times 1 is not a byte's overflow."""
     target = torch.tensor([1.0, -1.0])
     bools = torch.tensor([[True, True, False], [True, False, True]])
     check("aten.cosine_embedding_loss.default", bools, ~bools | bools, target, 0.1, 0, grad=False)

@@ -394,7 +394,7 @@ def test_a_plan_of_another_form_is_made_anew(kept: Path, made: list[str]) -> Non
         files.put(path.stem, b"no JSON" if found is None else json.dumps(found).encode())
         assert same(first, trained()), name
         assert len(made) == count, name
-        assert files.get(path.stem) == data, f"{name}: it was kept anew"
+        assert files.get(path.stem) == data, f"{name}: it was kept again"
     assert same(first, trained())
     assert len(made) == len(damages) + 1
 

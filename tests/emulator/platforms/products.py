@@ -60,7 +60,7 @@ def in_stablehlo(lowered: jax.stages.Lowered) -> list[tuple[str, str, str]]:
 
 
 def custom_calls(lowered: jax.stages.Lowered) -> set[str]:
-    """Names of what a plan calls that is no operation of StableHLO."""
+    """Names of what a plan calls that is not an operation of StableHLO."""
     return {
         str(operation.attributes["call_target_name"]).strip('"')
         for operation in operations(lowered)

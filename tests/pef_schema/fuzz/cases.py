@@ -54,7 +54,9 @@ class Case:
         name, _, base = name.partition("@")
         kind, _, number = name.partition(":")
         if kind not in KINDS or not number.isdecimal():
-            raise ValueError(f"{text!r} is no case: wanted KIND:SEED with one of {sorted(KINDS)}")
+            raise ValueError(
+                f"{text!r} is not a case: expected KIND:SEED with one of {sorted(KINDS)}"
+            )
         kept = tuple(int(n) for n in keep.split(",") if n != "-") if keep else None
         return cls(kind=kind, seed=int(number), base=base, keep=kept)
 

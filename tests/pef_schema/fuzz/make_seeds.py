@@ -89,7 +89,7 @@ class Recurrent(nn.Module):
 
 
 class Constants(nn.Module):
-    """Tables that are no parameters, of several dtypes, and an embedding with indices."""
+    """Tables that are not parameters, of several dtypes, and an embedding with indices."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -124,7 +124,7 @@ def test_a_run_follows_its_pef_and_refuses_another_arithmetic(tmp_path):
     [
         (
             {"graphamp_preset": "mp2"},
-            "graphamp_preset: found 'mp2', wanted 'mp0' or 'mp1' or 'mp4'",
+            "graphamp_preset: found 'mp2', expected 'mp0' or 'mp1' or 'mp4'",
         ),
         ({"bf16_cast": "upward"}, "bf16_cast: found 'upward'"),
         ({"bf16_cast": "truncation", "enable_stochastic_rounding": True}, "together with"),

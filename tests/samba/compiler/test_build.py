@@ -219,13 +219,13 @@ def test_region_names_share_memory_or_conflict() -> None:
 
 def test_errors_name_the_optimizer() -> None:
     model = Net()
-    wanted = r"Rprop.*wanted one of SGD, Adam, AdamW, QAdamOptimizer, RMSprop"
+    wanted = r"Rprop.*expected one of SGD, Adam, AdamW, QAdamOptimizer, RMSprop"
     with pytest.raises(UnsupportedOptimizer, match=wanted):
         compiled(model, optimizers=[torch.optim.Rprop(model.parameters())])
     other = Net()
     with pytest.raises(StaleParameter, match=r"6 of its parameters are not parameters"):
         compiled(model, optimizers=[torch.optim.SGD(other.parameters(), lr=0.1)])
-    with pytest.raises(UnknownOptimLevel, match="found 'o9'; wanted one of o0, o1, o2, o3"):
+    with pytest.raises(UnknownOptimLevel, match="found 'o9'; expected one of o0, o1, o2, o3"):
         compiled(model, optim_level="o9")
 
 

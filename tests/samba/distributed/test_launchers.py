@@ -166,7 +166,7 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path, engine):
 def test_the_number_of_replicas_is_checked(capsys, count):
     with pytest.raises(SystemExit):
         launch_command.run([f"-n={count}", "script.py"])
-    assert f"{count!r} is no whole number from 1 on" in capsys.readouterr().err
+    assert f"{count!r} is not a whole number from 1 on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_the_number_of_replicas_is_checked(capsys, count):
         (["--nnodes=2"], "--nnodes 2: --master-addr must name host 0, on all hosts"),
         (["--node-rank=1"], "--node-rank 1 of --nnodes 1: hosts count from 0 to 0"),
         (["--master-port=65536"], "--master-port 65536: ports end at 65535"),
-        (["--node-rank=-1"], "'-1' is no whole number from 0 on"),
+        (["--node-rank=-1"], "'-1' is not a whole number from 0 on"),
     ],
 )
 def test_the_options_for_several_hosts_are_checked(capsys, options, message):

@@ -225,7 +225,7 @@ def test_run_must_be_given_the_mode_of_trace_graph(folder):
     made = compiled(folder)
     made.trace(data_parallel_mode="inorder")
     made.run(data_parallel=True, data_parallel_mode="inorder")
-    with pytest.raises(ArgumentError, match="'normal', wanted 'inorder'"):
+    with pytest.raises(ArgumentError, match="'normal', expected 'inorder'"):
         made.run(data_parallel=True)
     with pytest.raises(ValueError, match="data_parallel_mode"):
         made.run(data_parallel=True, data_parallel_mode="optimal")

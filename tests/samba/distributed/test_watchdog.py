@@ -55,7 +55,7 @@ def ranks(shelf: Shelf) -> Iterator[list[Watchdog]]:
 
 
 def test_the_other_side_of_a_partition_is_to_blame(ranks: list[Watchdog]) -> None:
-    """Ranks 0 and 1 reached neither 2 nor 3: for 3 that is no fault of 2, which is beside it."""
+    """Ranks 0 and 1 reached neither 2 nor 3: for 3 that is not a fault of 2, which is beside it."""
     for rank in ranks[:2]:
         rank.tell("failed", "the sum failed because of ranks 2, 3", (2, 3))
     for rank in ranks[2:]:

@@ -251,7 +251,7 @@ def test_the_patterns_are_at_all_their_homes() -> None:
 
 I = torch.zeros(2, 1, dtype=torch.int64)  # noqa: E741  # an index
 BAD: list[tuple[Callable[[], Any], str]] = [
-    (lambda: sn_gather(torch.ones(3), I, [0], [4]), "found 4 along dimension 0, wanted 1 to 3"),
+    (lambda: sn_gather(torch.ones(3), I, [0], [4]), "found 4 along dimension 0, expected 1 to 3"),
     (lambda: sn_gather(torch.ones(3), I, [0], [1, 1]), "one for each of the 1 gather_dims"),
     (lambda: sn_gather(torch.ones(3), I, [1], [1]), "dimensions from 0 to 0"),
     (lambda: sn_gather(torch.ones(3, 3), I, [0, 1], [1, 1]), "a last dimension of 2"),
@@ -260,15 +260,15 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: sn_scatter(torch.ones(3), torch.ones(2, 1), I, [0], "kMul"), "'kUpdate' or 'kAdd'"),
     (
         lambda: sn_scatter(torch.ones(3, 4), torch.ones(2, 1, 3), I, [0]),
-        r"wanted shape \[2, length, 4\]",
+        r"expected shape \[2, length, 4\]",
     ),
-    (lambda: sn_zipmapreduce(lambda attrs: 1, []), "wanted tensors, 1 or more"),
+    (lambda: sn_zipmapreduce(lambda attrs: 1, []), "expected tensors, 1 or more"),
     (lambda: sn_zipmapreduce(lambda attrs, x: 1, [torch.ones(2)]), "a result of type int"),
     (lambda: sn_zipmapreduce(lambda a, x: x, [torch.ones(2)], "OR", 0), "one of ADD, SUM"),
     (lambda: sn_zipmapreduce(lambda a, x: x, [torch.ones(2)], "ADD"), "one or more dimensions"),
     (lambda: sn_zipmapreduce(lambda a, x: x, [torch.ones(2)], "ADD", 1), "from 0 to 0"),
     (lambda: sn_zipmapreduce(lambda a, x: sn_iteridx(a, 1), [torch.ones(2)]), r"iteridx\(dim\)"),
-    (lambda: sn_multinomial(torch.ones(2, 3), torch.ones(2)), r"wanted \[n, V\] and \[n, 1\]"),
+    (lambda: sn_multinomial(torch.ones(2, 3), torch.ones(2)), r"expected \[n, V\] and \[n, 1\]"),
 ]
 
 

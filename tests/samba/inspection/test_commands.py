@@ -135,7 +135,7 @@ def test_bad_files_are_one_error(
         (inspect_command.run, ["--wide", "a.pef"], "unrecognized arguments: --wide"),
         (memory_command.run, [], "the following arguments are required: pef"),
         (memory_command.run, ["a.pef", "--wide"], "unrecognized arguments: --wide"),
-        (memory_command.run, ["a.pef", "--alive", "-1"], "found -1, wanted 0 or more"),
+        (memory_command.run, ["a.pef", "--alive", "-1"], "found -1, expected 0 or more"),
         (memory_command.run, ["a.pef", "--alive", "many"], "invalid int value: 'many'"),
     ],
 )

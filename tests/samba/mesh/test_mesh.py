@@ -117,7 +117,7 @@ def test_fourier_transforms_along_an_axis_that_is_divided(tmp_path: Path) -> Non
 
 def test_chips_that_are_not_there(lenet: Any) -> None:
     assert lenet.returncode != 0
-    assert "--n-chips: found 8 cpu device(s) in this process, wanted 9" in lenet.stderr
+    assert "--n-chips: found 8 cpu device(s) in this process, expected 9" in lenet.stderr
     assert "--xla_force_host_platform_device_count=9" in lenet.stderr
 
 

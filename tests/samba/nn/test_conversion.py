@@ -154,7 +154,7 @@ def test_modules_keep_a_name_of_their_own():
 
 
 def test_what_cannot_be_converted():
-    with pytest.raises(ConversionError, match=r"found Tensor, wanted a torch\.nn\.Module"):
+    with pytest.raises(ConversionError, match=r"found Tensor, expected a torch\.nn\.Module"):
         samba.from_torch_model_(torch.ones(1))
     model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3))
     with pytest.raises(ConversionError, match=r"sequential__1__weight.*Lazy layers need"):

@@ -208,7 +208,7 @@ def test_settings_survive_copies_and_pickles():
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_norm_must_be_positive(norm):
-    with pytest.raises(ArgumentError, match="wanted a positive finite number"):
+    with pytest.raises(ArgumentError, match="expected a positive finite number"):
         samba.optim.AdamW([nn.Parameter(torch.ones(1))], max_grad_norm=norm)
 
 

@@ -372,7 +372,7 @@ def test_two_that_write_at_once_and_one_that_reads(tmp_path: Path) -> None:
 def test_a_record_that_changes_while_it_is_read(
     pef: str, traces: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process writes the record anew between two looks: the one that was opened holds."""
+    """Another process writes the record again between two looks: the one that was opened holds."""
     first = losses(pef)
     (path,) = remembered(tmp_path)
     whole, opened = path.read_bytes(), Path.open
@@ -388,5 +388,5 @@ def test_a_record_that_changes_while_it_is_read(
         patch.setattr(Path, "open", replaced)
         assert losses(pef) == first
     assert len(traces) == 1
-    assert losses(pef) == first, "what lies there now is cut, and made anew"
+    assert losses(pef) == first, "what lies there now is cut, and made again"
     assert len(traces) == 2

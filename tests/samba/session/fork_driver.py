@@ -60,7 +60,7 @@ def ended(action: Callable[[], object], leave: Callable[[int], None]) -> dict[st
 
 
 def spawned(pef: str, sent: Any) -> None:
-    """What a child that is started anew does: load the PEF and train."""
+    """What a child that is started again does: load the PEF and train."""
     scene = World(name="spawned").build()
     scene.pef = pef
     scene.trace()
@@ -138,7 +138,7 @@ def main(folder: str, slow: bool) -> None:
 
 
 def answer_of_spawned(pef: str) -> object:
-    """What a child that is started anew says after it has trained."""
+    """What a child that is started again says after it has trained."""
     context = multiprocessing.get_context("spawn")
     sent = context.Queue()
     child = context.Process(target=spawned, args=(pef, sent))

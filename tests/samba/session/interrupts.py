@@ -90,7 +90,7 @@ class Training:
         match number:
             case 0 | 1 | 2:  # the first is prepared, jax has not seen it; then they are repeated
                 run(batch, outputs, {"lr": 0.1})
-            case 3:  # prepared anew
+            case 3:  # prepared again
                 run(batch, outputs, {"lr": 0.05})
             case 4:  # what the device has, in another form
                 device().write(device().region_of("x"), batch[0].numpy())
@@ -238,7 +238,7 @@ class Storm:
         self._ended = threading.Event()
 
     def _handle(self, number: int, frame: Any) -> None:
-        # The last signal may come when the timer was stopped already: set anew, it would go off
+        # The last signal may come when the timer was stopped already: set again, it would go off
         # where no handler is left, and end the process.
         if not self._by_thread and not self._ended.is_set():
             signal.setitimer(signal.ITIMER_REAL, self._pause())

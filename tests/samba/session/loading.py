@@ -51,7 +51,7 @@ def load(
 
 
 def reload_graphs(add: Callable[[], Added], folder: Path) -> Added:
-    """Compile graphs, and load their PEF in a session that has them anew, as another process does.
+    """Compile graphs, and load their PEF in a session that has them again, as another process does.
 
     Args:
         add: Traces and adds the graphs.

@@ -204,7 +204,7 @@ def test_inputs_to_trace_with(folder):
         compile_into(folder, model, (x,))
     with refused(folder, "inputs for tracing", "z", "['x', 'y']"):
         compile_into(folder, model, {"x": x, "y": y, "z": x})
-    with refused(folder, "inputs for tracing", "found Linear", "wanted a tensor, tuple, list"):
+    with refused(folder, "inputs for tracing", "found Linear", "expected a tensor, tuple, list"):
         compile_into(folder, model, nn.Linear(1, 1))
     with refused(folder, "inputs for tracing", "y: int"):
         compile_into(folder, model, (x, 5))

@@ -88,7 +88,7 @@ def test_compile_p_names_the_file_that_run_p_reads(scene, tmp_path, monkeypatch)
     scene.host_step()
     scene.assert_follows()
     parse_app_args(["compile", "-p", "app.pef", "--pef-name", "other"])
-    with pytest.raises(ArgumentError, match=r"'other' and 'app\.pef'.*wanted one of them"):
+    with pytest.raises(ArgumentError, match=r"'other' and 'app\.pef'.*expected one of them"):
         compiled(scene)
 
 

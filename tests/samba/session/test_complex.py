@@ -236,7 +236,7 @@ def test_other_forms_of_a_program_of_complex_numbers(tmp_path: Path) -> None:
 
 
 def test_a_complex_output_is_no_loss() -> None:
-    with pytest.raises(ComplexLoss, match=r"output 1 \(.*\) is complex64, wanted real numbers"):
+    with pytest.raises(ComplexLoss, match=r"output 1 \(.*\) is complex64, expected real numbers"):
         build_program(
             trace(Waves(), (batch(),)), [], CompileOptions(name="waves", loss_indices=(1,))
         )

@@ -208,7 +208,7 @@ FORMS = (
 @pytest.mark.parametrize("levels", LEVELS, ids="-".join)
 def test_the_device_runs_the_backward_of_a_function(levels: tuple[str, ...], tmp_path):
     make = lambda: Together({cls.__name__: cls() for cls in FORMS})  # noqa: E731
-    follow_torch(make, tmp_path, levels, anew=len(levels) > 1)
+    follow_torch(make, tmp_path, levels, again=len(levels) > 1)
 
 
 def test_calls_of_one_function_share_a_gradient(tmp_path):

@@ -91,7 +91,7 @@ SHARDS: dict[str, bytes] = {
     "header of a gigabyte": tensor_file({}, size=2**30),
     "header within another": tensor_file({"bias": entry()}, size=9),
     "no JSON": tensor_file(b"\x80\x02}q\x00."),
-    "text that is no UTF-8": tensor_file(b'{"\xff": 1}'),
+    "text that is not UTF-8": tensor_file(b'{"\xff": 1}'),
     "a list": tensor_file([1]),
     "a number": tensor_file(b"1"),
     "nested lists": tensor_file(b"[" * 200_000 + b"]" * 200_000),
@@ -154,7 +154,7 @@ def test_a_damaged_file_of_two(folder, case):
             "bias has shape [1, 3] torch.float32, the model wants [3]",
         ),
         (header(dtype="I32"), "torch.int32, the model wants [3] torch.float32"),
-        (header(dtype="F8_E8M0", shape=[12]), "bias has dtype F8_E8M0, wanted one of F64, F32"),
+        (header(dtype="F8_E8M0", shape=[12]), "bias has dtype F8_E8M0, expected one of F64, F32"),
     ],
 )
 def test_another_form_than_the_models(folder, content, part):
@@ -202,8 +202,8 @@ def test_a_tensor_may_begin_at_any_byte(tmp_path):
 
 
 INDICES: dict[str, tuple[bytes, tuple[str, ...]]] = {
-    "empty": (b"", ("it is not an index", "not JSON")),
-    "cut": (b'{"weight_map": {"weight": "mod', ("it is not an index", "not JSON")),
+    "empty": (b"", ("it is not a valid checkpoint index", "not JSON")),
+    "cut": (b'{"weight_map": {"weight": "mod', ("it is not a valid checkpoint index", "not JSON")),
     "no UTF-8": (b'{"weight_map": {"\xff": "a"}}', ("not JSON",)),
     "a list": (b"[]", ('it must hold {"weight_map"',)),
     "null": (b"null", ('it must hold {"weight_map"',)),
@@ -291,7 +291,7 @@ def test_paths_that_lead_to_nothing(tmp_path, name):
 
 @pytest.mark.parametrize("path", [None, 5, 1.5, ["a"], b"bytes"])
 def test_what_is_no_path(path):
-    with pytest.raises(SambaError, match=r"wanted the path of a file or folder"):
+    with pytest.raises(SambaError, match=r"expected the path of a file or folder"):
         load_sharded_checkpoint(linear(), path)
 
 
@@ -375,7 +375,7 @@ PICKLES: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "a bare pickle of code": (lambda marker: pickle.dumps(Runs(marker)), "torch cannot load it"),
     "a list": (lambda marker: saved([torch.zeros(3)]), "no dict of tensors"),
     "numbers": (lambda marker: saved({"weight": 1.0}), "no dict of tensors"),
-    "keys that are no names": (lambda marker: saved({1: torch.zeros(3)}), "no dict of tensors"),
+    "keys that are not names": (lambda marker: saved({1: torch.zeros(3)}), "no dict of tensors"),
     "a dict in a dict": (lambda marker: saved({"model": STATE}), "no dict of tensors"),
     "sparse": (lambda marker: saved(sparse()), "tensor weight: found a sparse_coo tensor"),
     "meta": (

@@ -216,13 +216,13 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], str]] = {
     "a list that holds itself": (holding_itself, "a list that holds itself"),
     "a dict that holds itself": (dict_holding_itself, "that holds itself"),
     "lists in lists": (lambda: [nested(100_000, X), Y], "nested more than 128 deep"),
-    "a generator": (lambda: (t for t in (X, Y)), "a generator, wanted a tensor"),
-    "an endless generator": (lambda: itertools.repeat(X), "a repeat, wanted a tensor"),
-    "a set": (lambda: {1, 2}, "a set, wanted a tensor"),
-    "a text": (lambda: "x", "a str, wanted a tensor"),
+    "a generator": (lambda: (t for t in (X, Y)), "a generator, expected a tensor"),
+    "an endless generator": (lambda: itertools.repeat(X), "a repeat, expected a tensor"),
+    "a set": (lambda: {1, 2}, "a set, expected a tensor"),
+    "a text": (lambda: "x", "a str, expected a tensor"),
     "200,000 tensors": (lambda: [X] * 200_000, "one tensor too many"),
     "hostile": (lambda: [Hostile(), Y], "a Hostile"),
-    "keys that are no text": (lambda: {1: X, 2: Y}, "a tensor named"),
+    "keys that are not text": (lambda: {1: X, 2: Y}, "a tensor named"),
     "a tuple as key": (lambda: {("x",): X}, "a tensor named ('x',)"),
     **{
         f"a key with {what}": (lambda key=key: {key: X, "y": Y}, "a tensor named")
@@ -282,7 +282,7 @@ NO_NUMBERS: dict[str, Any] = {
 def test_hyperparameters_that_are_no_numbers(scene):
     """The second time a call repeats what the first prepared."""
     for key, case in itertools.product(("lr", "mlp__seed", "p"), NO_NUMBERS):
-        parts = f"hyperparam_dict['{key}']", "wanted", "no hyperparameter was"
+        parts = f"hyperparam_dict['{key}']", "expected", "no hyperparameter was"
         for _ in range(2):
             with refused(*parts, case=case):
                 scene.run(hyperparam_dict={"momentum": 0.5, key: NO_NUMBERS[case]})
@@ -290,7 +290,7 @@ def test_hyperparameters_that_are_no_numbers(scene):
 
 @pytest.mark.parametrize("value", [10**400, float("nan"), "0.1", None, Hostile()])
 def test_numbers_of_an_optimizer(scene, value):
-    with refused("lr", "wanted a finite number", case=str(type(value))):
+    with refused("lr", "expected a finite number", case=str(type(value))):
         scene.optimizer.param_groups[0]["lr"] = value
         scene.run()
 

@@ -46,7 +46,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     """All lines of the file; each is JSON as its standard has it."""
 
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not valid JSON")
 
     text = (folder / "log" / "steps.jsonl").read_text()
     assert text.endswith("\n")
@@ -287,7 +287,7 @@ def test_a_checkpoint_knows_its_step(pefs, follow, tmp_path):
     checkpoint.save()
     assert checkpoint.load() == {}
     torch.save(torch.load(tmp_path / "last.pt") | {"step": -1}, tmp_path / "last.pt")
-    with pytest.raises(BadCheckpoint, match="step -1, wanted a whole number"):
+    with pytest.raises(BadCheckpoint, match="step -1, expected a whole number"):
         checkpoint.load()
     assert [(line["kind"], line["step"]) for line in lines(tmp_path)] == [
         *[("start", None), ("train", 1), ("train", 2), ("train", 3)],

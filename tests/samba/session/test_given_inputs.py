@@ -229,14 +229,16 @@ def test_arguments_that_are_no_tensors_are_constants(tmp_path: Path, caplog: Any
             close(found, want.detach())
     assert told(caplog) == []
     for other in (2.0, True):
-        with pytest.raises(ArgumentError, match=r"input_tensors\['scale'\].*wanted 2.5") as caught:
+        with pytest.raises(
+            ArgumentError, match=r"input_tensors\['scale'\].*expected 2.5"
+        ) as caught:
             samba.session.run(given | {"scale": other}, outputs)
         assert caught.value.deviation == "changed-argument"
         wanted = f"{other}", "2.5, which the graph was traced with"
         assert (caught.value.found, caught.value.wanted) == wanted
     with pytest.raises(UnknownInput, match="scale"):
         samba.session.run(given | {"scale": torch.tensor(2.5)}, outputs)
-    with pytest.raises(ArgumentError, match=r"input_tensors\['past_1'\].*found 3, wanted 2"):
+    with pytest.raises(ArgumentError, match=r"input_tensors\['past_1'\].*found 3, expected 2"):
         samba.session.run(given | {"past": (given["past"][0], 3)}, outputs)
 
 
@@ -259,9 +261,9 @@ def test_another_constant_is_another_model_for_a_pef_and_another_order_is_not(
 
 
 def test_a_position_takes_tensors_alone() -> None:
-    with pytest.raises(InputError, match="x: float; wanted tensors or None"):
+    with pytest.raises(InputError, match="x: float; expected tensors or None"):
         samba.session.compile(Options(), (2.5,))
-    with pytest.raises(InputError, match="scale: object; wanted tensors or None"):
+    with pytest.raises(InputError, match="scale: object; expected tensors or None"):
         samba.session.compile(Options(), {"x": torch.zeros(2, 4), "scale": object()})
 
 
@@ -292,7 +294,7 @@ def test_a_misspelt_setting_is_told_with_the_right_one(
         load(Two(), (A, B), tmp_path, config=config)
     assert deviations(caplog) == ["unknown-config"]
     assert told(caplog) == [
-        "config_dict has 'optim_levl', which is no setting and is ignored; did you mean "
+        "config_dict has 'optim_levl', which is not a setting and is ignored; did you mean "
         "'optim_level'?"
     ]
 

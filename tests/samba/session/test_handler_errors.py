@@ -219,7 +219,7 @@ def test_it_drops_no_executable_that_is_kept(tmp_path):
 
 
 class Rings:
-    """Handlers that are no plain functions."""
+    """Handlers that are not plain functions."""
 
     def late(self, number: int, frame: Any) -> None:
         late(number, frame)

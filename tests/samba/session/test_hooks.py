@@ -116,7 +116,7 @@ def prepared(model: Any) -> None:
 
 @pytest.mark.parametrize("levels", LEVELS, ids="-".join)
 def test_hooks_that_change_values_run(levels: tuple[str, ...], tmp_path, caplog):
-    follow_torch(hooked, tmp_path, levels, prepared, anew=len(levels) > 1)
+    follow_torch(hooked, tmp_path, levels, prepared, again=len(levels) > 1)
     assert not deviations(caplog)
 
 

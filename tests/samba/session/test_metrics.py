@@ -253,7 +253,7 @@ def test_the_report_says_what_the_figures_say(pefs):
         samba.session.run(scene.inputs, scene.model.output_tensors)
     found = samba.session.metrics()
     text = str(found)
-    assert f"runs                 {found.runs:,}; prepared anew {found.totals.prepared:,}" in text
+    assert f"runs                 {found.runs:,}; prepared again {found.totals.prepared:,}" in text
     assert "timed run" in text and "executable cache" in text
     assert "none timed" in str(samba.SambaSession().metrics())
     json.dumps(found.as_dict(), allow_nan=False)

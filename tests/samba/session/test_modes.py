@@ -205,7 +205,7 @@ def test_directives_and_auxiliary_tensors_are_kept():
     samba.session.add_aux_tensor(tensor, "aux")
     assert not samba.session.is_valid_aux_tensor_name("aux")
     samba.session.add_aux_tensor(tensor, "aux")  # a second graph of the same model does so
-    with pytest.raises(ArgumentError, match="found 'aux', wanted a name not yet taken"):
+    with pytest.raises(ArgumentError, match="found 'aux', expected a name not yet taken"):
         samba.session.add_aux_tensor(samba.ones(2), "aux")
     samba.session.reset()
     assert samba.session.directives == {} and samba.session.is_valid_aux_tensor_name("aux")
@@ -230,15 +230,15 @@ NO_RANGES: dict[str, tuple[bytes, str]] = {
     "no JSON": (b"{", "found not JSON"),
     "cut": (b'{"batch": {"min": 1', "found not JSON"),
     "no UTF-8": (b'{"\xff": 1}', "not JSON"),
-    "a list": (b"[1]", r"found \[1\], wanted for each dimension whole numbers min and max"),
-    "null": (b"null", "wanted"),
+    "a list": (b"[1]", r"found \[1\], expected for each dimension whole numbers min and max"),
+    "null": (b"null", "expected"),
     "NaN": (b'{"seq": {"min": 1, "max": NaN}}', "NaN"),
     "a key twice": (b'{"seq": {"min": 1, "max": 2}, "seq": {"min": 1, "max": 3}}', "twice"),
     "nested": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested"),
     "5,000 digits": (b'{"seq": {"min": 1, "max": ' + b"9" * 5000 + b"}}", "not JSON"),
-    "no max": (b'{"seq": {"min": 1}}', "found seq: {'min': 1}, wanted"),
-    "a number": (b'{"seq": 3}', "found seq: 3, wanted"),
-    "another key": (b'{"seq": {"min": 1, "max": 2, "step": 1}}', "'step': 1}, wanted"),
+    "no max": (b'{"seq": {"min": 1}}', "found seq: {'min': 1}, expected"),
+    "a number": (b'{"seq": 3}', "found seq: 3, expected"),
+    "another key": (b'{"seq": {"min": 1, "max": 2, "step": 1}}', "'step': 1}, expected"),
     "text": (b'{"seq": {"min": "1", "max": 2}}', "found seq: {'min': '1', 'max': 2}"),
     "true": (b'{"seq": {"min": true, "max": 2}}', "found seq: {'min': True, 'max': 2}"),
     "backwards": (b'{"seq": {"min": 3, "max": 2}}', "dimension seq: found min 3, max 2, factor 1"),
@@ -291,7 +291,7 @@ def test_setup_flattens_hydra_configurations():
     )
     parsed = last_parsed_args()
     assert parsed is not None and parsed.pef == "x.pef" and not hasattr(parsed, "o")
-    with pytest.raises(ArgumentError, match="found int, wanted a pydantic model"):
+    with pytest.raises(ArgumentError, match="found int, expected a pydantic model"):
         samba.session.setup(3)
 
 

@@ -76,7 +76,7 @@ def test_trace_graph_refuses_a_pef_of_several_graphs_whose_first_is_its_own(tmp_
 def test_trace_graph_refuses_a_pef_without_a_graph(tmp_path):
     pef = tmp_path / "nothing.pef"
     write_pef(pef, nothing())
-    with pytest.raises(ArgumentError, match="which holds no graph, wanted a PEF of one graph"):
+    with pytest.raises(ArgumentError, match="which holds no graph, expected a PEF of one graph"):
         utils.trace_graph(nn.Linear(4, 2), pair()[0], pef=str(pef), config_dict={})
 
 
@@ -170,7 +170,7 @@ def test_the_session_must_have_the_graphs_of_the_pef(tmp_path):
     x, y = pair()
     out, _ = utils.trace_multigraph(two(), (x, y))
     samba.session.add_graph(FwdGraph((x, y), out, name="other"))
-    with pytest.raises(ArgumentError, match="graphs other in the session, wanted two"):
+    with pytest.raises(ArgumentError, match="graphs other in the session, expected two"):
         samba.session.init_multigraph_runtime(path)
 
 

@@ -129,7 +129,7 @@ def test_a_change_that_nobody_else_sees_is_not_refused(tmp_path):
 
 
 class Made(torch.nn.Module):
-    """Changes what it makes of numbers, anew in each call."""
+    """Changes what it makes of numbers, again in each call."""
 
     def forward(self, x: Tensor) -> Tensor:
         made = torch.tensor([1.0, 2.0, 3.0])

@@ -67,7 +67,7 @@ assert all(sys.modules[name].__file__ for name in NAMES), "whatever else is aske
 
 assert trace_key(model, given, inference=False) == key
 
-# What was switched off without the compiler is switched off with it: torch asks anew.
+# What was switched off without the compiler is switched off with it: torch asks again.
 graphs = []
 
 

@@ -21,9 +21,9 @@ def image(**labels) -> samba.SambaTensor:
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], np.ones(2), 3])
 def test_conversion_refuses_what_is_no_tensor(wrong):
-    with pytest.raises(ConversionError, match=r"found .*wanted a torch.Tensor"):
+    with pytest.raises(ConversionError, match=r"found .*expected a torch.Tensor"):
         samba.from_torch_tensor(wrong)
-    with pytest.raises(ConversionError, match=r"wanted a SambaTensor or a torch\.Tensor"):
+    with pytest.raises(ConversionError, match=r"expected a SambaTensor or a torch\.Tensor"):
         samba.to_torch(wrong)
 
 

@@ -73,7 +73,7 @@ def test_a_solver_stays_a_solver(tmp_path) -> None:
                 return torch.linalg.solve_triangular(
                     system, x, upper=False, unitriangular=True
                 ).sum()
-            raise AssertionError("this is no exporter")
+            raise AssertionError("this is not an exporter")
 
     inputs = {"x": torch.randn(5, 3, generator=torch.Generator().manual_seed(1))}
     assert train_both(Model, inputs, tmp_path) == (Outcome.EQUAL, "")

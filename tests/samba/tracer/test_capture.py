@@ -87,9 +87,9 @@ def test_equal_input_names_are_told_apart() -> None:
 
 
 def test_bad_inputs_say_what_was_found() -> None:
-    with pytest.raises(InputError, match="image: int; wanted tensors or None"):
+    with pytest.raises(InputError, match="image: int; expected tensors or None"):
         trace(LogReg(), (3, torch.tensor([0])))
-    with pytest.raises(InputError, match=r"keyword\(s\) \['picture'\]; wanted some of"):
+    with pytest.raises(InputError, match=r"keyword\(s\) \['picture'\]; expected some of"):
         trace(LogReg(), {"picture": torch.randn(2, 4)})
     with pytest.raises(InputError, match="found str"):
         trace(LogReg(), "image")

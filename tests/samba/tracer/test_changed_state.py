@@ -270,7 +270,7 @@ def test_what_results_do_not_depend_on_compiles_and_is_told(tmp_path, caplog, ma
 
 
 def test_attributes_are_as_before_the_compile(tmp_path):
-    """A compile is no call of ``forward``: containers stay the objects that they are."""
+    """A compile is not a call of ``forward``: containers stay the objects that they are."""
     model = Logged()
     log = model.log
     compiled(model, tmp_path)

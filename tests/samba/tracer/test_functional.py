@@ -40,7 +40,7 @@ def described(program: ExportedProgram) -> list[Any]:
     """Nodes with operations, arguments by position, shapes, strides and source lines.
 
     Sources are in the order of their names: torch puts constants between the buffers of the model
-    and those of its parts where it runs a graph anew.
+    and those of its parts where it runs a graph again.
     """
     _drop_checks(program.graph)
     sources = sorted(program.graph.find_nodes(op="placeholder"), key=lambda node: node.name)

@@ -315,7 +315,7 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "labels left over": ({"targets": ROWS.reshape(-1)}, "to have size 3 at dimension 0"),
     "rows of fewer": ({"targets": ROWS[:1]}, "to have size 3 at dimension 0"),
     "no such blank": ({"blank": 5}, "blank must be in label range"),
-    "lengths that are no whole numbers": (
+    "lengths that are not whole numbers": (
         {"input_lengths": torch.full((3,), 6.0), "target_lengths": torch.full((3,), 2.0)},
         "must be integral",
     ),

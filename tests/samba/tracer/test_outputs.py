@@ -90,7 +90,7 @@ register_pytree_node(
 
 @dataclass
 class Bare:
-    """A container of the same kind that is no mapping."""
+    """A container of the same kind that is not a mapping."""
 
     loss: Tensor
     rest: Any
@@ -133,7 +133,7 @@ def test_objects_beside_tensors_are_left_out_and_named(
 ) -> None:
     assert shapes(make) == [(), (4, 2)]
     assert told(caplog) == [
-        f"forward() returns {where} (Cache), which is no tensor: it is left out"
+        f"forward() returns {where} (Cache), which is not a tensor: it is left out"
     ]
 
 

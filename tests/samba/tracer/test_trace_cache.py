@@ -82,7 +82,7 @@ def test_an_unchanged_model_is_traced_once(traces: list[Any]) -> None:
     first = compiled(model)
     other = torch.zeros(2, 4)
     with torch.no_grad():
-        model.part.weight.mul_(2)  # values of parameters and buffers are no part of a graph
+        model.part.weight.mul_(2)  # values of parameters and buffers are not part of a graph
         model.mask.mul_(2)
     second = again(model, other)
     assert len(traces) == 1

@@ -337,7 +337,7 @@ def test_a_microbatch_divides_the_batch(capsys, batch, microbatch):
     assert error.value.code == 2
     assert (
         f"argument -mb/--microbatch-size: found {microbatch}, "
-        f"wanted a divisor of the batch size {batch}"
+        f"expected a divisor of the batch size {batch}"
     ) in capsys.readouterr().err
 
 
@@ -395,14 +395,14 @@ def test_yaml_replaces_arguments(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb:\n  c: 2", r"config:3: found 'c: 2', wanted 'name: value'"),
-        ("a: 1\na: 2", r"config:2: found 'a: 2', wanted every name once"),
-        ("just words", r"config:1: found 'just words', wanted 'name: value'"),
-        ("a: {b: 1}", r"config:1: found '{b: 1}', wanted a number, a word"),
-        ("a: [1, [2]]", r"config:1: found '\[2\]', wanted a number, a word"),
-        ("a: 'open", r"config:1: found \"'open\", wanted a closing quote"),
+        ("a: 1\nb:\n  c: 2", r"config:3: found 'c: 2', expected 'name: value'"),
+        ("a: 1\na: 2", r"config:2: found 'a: 2', expected every name once"),
+        ("just words", r"config:1: found 'just words', expected 'name: value'"),
+        ("a: {b: 1}", r"config:1: found '{b: 1}', expected a number, a word"),
+        ("a: [1, [2]]", r"config:1: found '\[2\]', expected a number, a word"),
+        ("a: 'open", r"config:1: found \"'open\", expected a closing quote"),
         ("a: |\n  text", r"config:1: found '\|'"),
-        ("a: 1\n- 2", r"config:2: found '- 2', wanted 'name: value'"),
+        ("a: 1\n- 2", r"config:2: found '- 2', expected 'name: value'"),
     ],
 )
 def test_yaml_beyond_options_is_refused(text, message):
@@ -428,7 +428,7 @@ def test_a_yaml_file_that_cannot_be_read_is_named(tmp_path):
 def test_a_batch_has_samples(text, capsys):
     with pytest.raises(SystemExit):
         parse_app_args(["compile", f"--batch-size={text}"])
-    assert f"-b/--batch-size: found {text}, wanted 1 or more" in capsys.readouterr().err
+    assert f"-b/--batch-size: found {text}, expected 1 or more" in capsys.readouterr().err
 
 
 def declares_cpu(parser) -> None:

@@ -122,7 +122,7 @@ def test_driver_measures_sections_of_an_inference_pef(calls):
 
 
 def test_driver_refuses_unknown_commands():
-    with pytest.raises(ArgumentError, match="found 'train', wanted one of compile, run"):
+    with pytest.raises(ArgumentError, match="found 'train', expected one of compile, run"):
         common_app_driver(Namespace(command="train"), MODEL, ())
 
 
@@ -169,7 +169,7 @@ def test_assert_close_is_the_allclose_form():
     assert isinstance(caught.value, SambaError)
     assert str(caught.value) == (
         "loss: 1 of 2 elements differ by more than 0.003 + 0.01 * |reference|; the worst, at "
-        "(0,), is 101.25 where 100 was wanted"
+        "(0,), is 101.25 where 100 was expected"
     )
     assert caught.value.max_difference == 1.25
 
@@ -191,7 +191,7 @@ def test_assert_close_takes_what_scripts_give_it(capsys):
     utils.assert_close(torch.ones(0), torch.ones(0), "empty")
     nan = torch.tensor([float("nan"), 1.0])
     utils.assert_close(nan, nan, "NaN")
-    with pytest.raises(NotClose, match=r"the worst, at \(0,\), is 1 where nan was wanted"):
+    with pytest.raises(NotClose, match=r"the worst, at \(0,\), is 1 where nan was expected"):
         utils.assert_close(torch.ones(2), nan, "NaN")
     with pytest.raises(NotClose, match=r"shapes \(2,\) and \(3,\) do not broadcast"):
         utils.assert_close(torch.ones(2), torch.ones(3), "shapes")
@@ -283,7 +283,7 @@ def test_environment_and_directives():
     assert samba.directives.sdpa_settings()["sdp_block_size"] == 64
     with pytest.raises(ArgumentError, match="found no name"):
         samba.directives.op_fusion(layer)
-    with pytest.raises(ArgumentError, match=r"wanted a torch\.nn\.Module"):
+    with pytest.raises(ArgumentError, match=r"expected a torch\.nn\.Module"):
         samba.directives.op_fusion("Encoder", "x")
     assert samba.is_internal() is False
 
@@ -359,5 +359,5 @@ def test_names_are_torchs_with_or_without_its_own(name):
 
 @pytest.mark.parametrize("name", ["", "float33", "nn", "Tensor", None, "torch.torch.int8", "a b"])
 def test_what_is_no_dtype_is_refused(name):
-    with pytest.raises(ArgumentError, match="wanted a dtype of torch"):
+    with pytest.raises(ArgumentError, match="expected a dtype of torch"):
         parse_dtype(name)

@@ -107,8 +107,8 @@ def test_what_a_loader_fetches_ahead_does_not_count():
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"length": 9}, r"found length 9, wanted length 8"),
-        ({"seed": 1}, r"found seed 1, wanted seed 0"),
+        ({"length": 9}, r"found length 9, expected length 8"),
+        ({"seed": 1}, r"found seed 1, expected seed 0"),
         ({"shuffle": True}, "found shuffle True"),
         ({"position": -1}, "a dict of epoch, position"),
         ({"epoch": 1.5}, "a dict of epoch, position"),

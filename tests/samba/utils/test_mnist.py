@@ -92,7 +92,7 @@ def test_without_transform_images_are_bytes(tmp_path):
 def test_missing_and_broken_files(tmp_path):
     with pytest.raises(ArgumentError, match=r"no folder in \['batch_size'\]"):
         prepare_dataloader({"batch_size": 1})
-    with pytest.raises(IdxError, match="wanted train-images-idx3-ubyte"):
+    with pytest.raises(IdxError, match="expected train-images-idx3-ubyte"):
         prepare_dataloader({"data_folder": tmp_path})
     write_set(tmp_path)
     path = tmp_path / "train-images-idx3-ubyte"

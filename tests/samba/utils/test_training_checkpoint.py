@@ -149,7 +149,7 @@ def test_files_that_are_none_are_refused_and_change_nothing(pefs: Pefs, tmp_path
     with pytest.raises(BadCheckpoint, match="torch cannot load it"):
         checkpoint.load()
     torch.save({"model": {}}, path)
-    with pytest.raises(BadCheckpoint, match="no file of TrainingCheckpoint"):
+    with pytest.raises(BadCheckpoint, match="not a file of TrainingCheckpoint"):
         checkpoint.load()
     path.unlink()
     path.mkdir()
@@ -175,10 +175,10 @@ def test_a_file_of_another_training_names_all_that_differs(pefs: Pefs, tmp_path:
     for text in (
         "no tensor 'second.weight'",
         "its tensor 'third.weight' is not known",
-        "tensor 'first.weight' is [2, 2] torch.float32, wanted [6, 4] torch.float32",
+        "tensor 'first.weight' is [2, 2] torch.float32, expected [6, 4] torch.float32",
         "no part 'schedule'",
         "its part 'sampler' is not known",
-        "optimizers over [] parameters, wanted [[4]]",
+        "optimizers over [] parameters, expected [[4]]",
     ):
         assert text in str(caught.value)
     assert same(state(scene), before)
@@ -195,6 +195,6 @@ def test_what_cannot_be_saved(pefs: Pefs, tmp_path: Path):
     nowhere = utils.TrainingCheckpoint(tmp_path / "no" / "x.pt", scene.model, scene.optimizer)
     with pytest.raises(SambaError, match=r"not written: .*there is no folder"):
         nowhere.save()
-    with pytest.raises(ArgumentError, match=r"wanted objects with state_dict\(\)"):
+    with pytest.raises(ArgumentError, match=r"expected objects with state_dict\(\)"):
         part: Any = 7
         utils.TrainingCheckpoint(tmp_path / "x.pt", scene.model, scene.optimizer, step=part)

@@ -140,7 +140,7 @@ class Algorithm:
         return _registry[name](**kwargs)
 
     def need_reset(self) -> bool:
-        """Whether tensors, buckets and operations must be made anew before the next forward."""
+        """Whether tensors, buckets and operations must be made again before the next forward."""
         return False
 
     def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:

@@ -92,7 +92,7 @@ def allreduce(
     Args:
         send_tensor: What this rank gives.
         recv_tensor: Gets the result.
-        op: How.
+        op: The reduction, such as a sum.
         comm: The ranks; all if None.
     """
     if (group := _group(comm)) is not None:
@@ -121,7 +121,7 @@ def reduce(
         send_tensor: What this rank gives.
         recv_tensor: Gets the result, on its rank.
         dst: The rank that gets it.
-        op: How.
+        op: The reduction, such as a sum.
         comm: The ranks; all if None.
     """
     if (group := _group(comm)) is None:
@@ -177,11 +177,11 @@ def _parts_at(
 def gather(
     send_tensor: torch.Tensor, recv_tensor: torch.Tensor, dst: int, comm: Comm | None = None
 ) -> None:
-    """Give one rank the tensors of all, in the order of ranks.
+    """Gather the tensors of all ranks on one rank, in the order of ranks.
 
     Args:
         send_tensor: What this rank gives.
-        recv_tensor: Gets them on that rank; as many elements as all have.
+        recv_tensor: Receives them on that rank; has as many elements as all of them together.
         dst: The rank.
         comm: The ranks; all if None.
     """
@@ -241,7 +241,7 @@ def reduce_scatter(
     Args:
         send_tensor: What this rank gives; as many elements as all parts have.
         recv_tensor: Gets this rank's part.
-        op: How.
+        op: The reduction, such as a sum.
         comm: The ranks; all if None.
     """
     if (group := _group(comm)) is None:

@@ -17,7 +17,7 @@ from samba.errors import ArgumentError
 class _OfTrained:
     """An attribute of models that :func:`with_bagua` was called with, and of no others.
 
-    It is no property: TorchScript would compile one with each model.
+    It is not a property: TorchScript would compile one with each model.
 
     Args:
         source: Name of the attribute of :class:`TorchTrainedModel` that it reads.
@@ -34,7 +34,7 @@ class _OfTrained:
             return self
         if not is_trained_model(model):
             raise AttributeError(
-                f"{type(model).__name__}.{self._name}: call with_bagua before.", name=self._name
+                f"{type(model).__name__}.{self._name}: call with_bagua first.", name=self._name
             )
         return getattr(trained_model_of(model), self._source)
 

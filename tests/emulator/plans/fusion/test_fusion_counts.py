@@ -40,7 +40,7 @@ def test_kept_counts_are_within_the_limits():
 
 
 def test_values_that_are_computed_anew_are_seen(monkeypatch: pytest.MonkeyPatch):
-    """As XLA fuses by itself: each reader of a value makes it anew."""
+    """As XLA fuses by itself: each reader of a value makes it again."""
     monkeypatch.setattr(planning, "made_in_memory", lambda flat: set())
     found = counts.check_fused(["steps"])
     assert len(found) == 2 and all(line.startswith("steps: fusion: ") for line in found)

@@ -336,7 +336,7 @@ def test_codes_and_error(seed, scale):
     bound = (x.max() - x.min() + 1e-7).item() / 510  # half a code
     # The product that is rounded to a code is rounded to float32 before, and the quotient is.
     assert error <= bound + x.abs().max().item() * 2**-22
-    assert error > 0.9 * bound  # it is no copy
+    assert error > 0.9 * bound  # it is not a copy
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e-9])

@@ -226,7 +226,7 @@ def test_an_algorithm_may_come_and_go_between_runs(folder):
 
 
 def test_weights_that_are_set_are_told_of_without_other_ranks(folder):
-    """An algorithm that knows older ones begins anew."""
+    """An algorithm that knows older ones begins again."""
     made = scene(folder)
     algorithm = bagua.LowPrecisionDecentralizedAlgorithm()
     bagua.with_session(algorithm)
@@ -270,7 +270,7 @@ def test_what_cannot_train(folder):
     with pytest.raises(NotDataParallel, match="--data-parallel"):
         bagua.with_session(bagua.ByteGradAlgorithm())
     scene(folder)
-    with pytest.raises(ArgumentError, match="wanted an Algorithm"):
+    with pytest.raises(ArgumentError, match="expected an Algorithm"):
         bagua.with_session("bytegrad")
     optimizer = bagua.QAdamOptimizer([torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(ArgumentError, match=r"layers.*by another rule"):
@@ -433,7 +433,7 @@ def test_weight_decay_of_the_device_holds(qadam, changed):
 
 
 def test_the_count_decides_what_is_communicated(qadam):
-    """A state that is loaded ends the warm-up, or begins it anew."""
+    """A state that is loaded ends the warm-up, or begins it again."""
     made = scene(qadam, "qadam")
     algorithm = bagua.QAdamAlgorithm(made.optimizer)
     bagua.with_session(algorithm)

@@ -348,7 +348,7 @@ def test_a_bagua_tensor_is_saved_as_before():
 
 
 def test_other_tensors_are_refused(tensor):
-    with pytest.raises(ArgumentError, match="no Bagua tensor"):
+    with pytest.raises(ArgumentError, match="not a Bagua tensor"):
         bagua.bagua_getter_closure(tensor)
 
 

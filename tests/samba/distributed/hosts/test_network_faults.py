@@ -76,7 +76,7 @@ def halted(run: Path, started: Sequence[Started]) -> None:
 def failed(end: Ended, *wanted: str, since: float, within: float = DEADLINE + TO_SAY_SO) -> None:
     """A replica ended with an error that says one of some things, in time."""
     assert end.seconds is not None, f"it did not end by itself\n{end.story}"
-    assert end.code not in (0, -6, 134), end.story  # an abort is no error that tells anything
+    assert end.code not in (0, -6, 134), end.story  # an abort is not an error that tells anything
     assert end.seconds - since < within, (end.seconds - since, end.story)
     assert any(re.search(text, end.err) for text in wanted), end.story
 
