@@ -27,8 +27,8 @@ from pef_schema.program import Program, Role
 DEFINED_AT_FIRST = frozenset(
     {Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC}
 )
-"""Roles of regions that have values before anything is written: zeros, but for ones at a loss and
-states that start from another number (``StateRule.first``)."""
+"""Roles of regions that have values before anything is written: zeros, except for ones at a loss
+and states that start from another number (``StateRule.first``)."""
 
 
 class DeviceMemory:

@@ -173,7 +173,7 @@ def leads_somewhere(name: str) -> bool:
     [("architecture.md", "| `emulator/ops/` |"), ("optimizers.md", "| `RMSprop` |")],
 )
 def test_tables_that_the_code_decides_are_those_of_now(name, row):
-    """``python tools/write_tables.py`` writes them anew."""
+    """``python tools/write_tables.py`` writes them again."""
     text = (ROOT / "docs" / name).read_text()
     assert row in text and TABLES[name][1]() in text
     assert with_table(name, text) == text
