@@ -138,7 +138,7 @@ class BadLossIndex(SambaError):
         self.found, self.outputs = found, outputs
         super().__init__(
             f"loss_indices: found {list(found)}; the model has {outputs} output(s), "
-            f"so wanted numbers from 0 to {outputs - 1}"
+            f"so numbers from 0 to {outputs - 1} are expected"
         )
 
 
@@ -148,9 +148,9 @@ class ComplexLoss(SambaError):
     def __init__(self, *, index: int, name: str, dtype: DType) -> None:
         self.index, self.name, self.dtype = index, name, dtype
         super().__init__(
-            f"loss_indices: output {index} ({name}) is {dtype.name.lower()}, wanted real numbers: "
-            "the gradient of a loss starts from ones. Return its real part or absolute value; a "
-            "gradient for the complex output itself goes into its sn_grad."
+            f"loss_indices: output {index} ({name}) is {dtype.name.lower()}, expected real "
+            "numbers, since the gradient of a loss starts from ones. Return its real part or "
+            "absolute value; a gradient for the complex output itself goes into its sn_grad."
         )
 
 
@@ -171,7 +171,7 @@ def _chosen_losses(
             if dtype.is_complex:
                 raise ComplexLoss(index=i, name=outputs[i].name, dtype=dtype)
         return frozenset(given)
-    # A scalar without a gradient, such as an accuracy, is no loss: backward from it is nothing.
+    # A scalar without a gradient, such as an accuracy, is not a loss: backward from it is nothing.
     found = [
         i
         for i, o in enumerate(outputs)

@@ -31,7 +31,7 @@ from samba.tracer.failure import users_frames
 from samba.tracer.functional import export
 from samba.tracer.gradient_parts import separated
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.layouts import Looks, laid_out, lies_otherwise, refuse_views
+from samba.tracer.layouts import Looks, has_noncontiguous_view, laid_out, refuse_views
 from samba.tracer.lowering import lower
 from samba.tracer.preparing import prepare, refuse_scripted
 from samba.tracer.repeated_calls import follow_calls

@@ -1,10 +1,10 @@
 """The second stage of a trace: torch's graph of ``forward``, made exact and functional.
 
 The graph is not traced again where there is no need. ``run_decompositions({})`` runs a whole graph
-twice more: once to find out what is changed in place, once to write it down anew without. A graph
-that changes nothing in place comes out as it went in, but for operations such as ``reshape`` that
+twice more: once to find out what is changed in place, once to write it down again without. A graph
+that changes nothing in place comes out as it went in, except for operations such as ``reshape`` that
 are a view or a copy, as strides have it. Only these are decomposed here, each form of them once in
-a process, by torch itself. What is changed in place is read anew where that is all it takes
+a process, by torch itself. What is changed in place is read again where that is all it takes
 (:mod:`samba.tracer.in_place`).
 """
 
