@@ -2,7 +2,7 @@
 
 The graph is not traced again where there is no need. ``run_decompositions({})`` runs a whole graph
 twice more: once to find out what is changed in place, once to write it down again without. A graph
-that changes nothing in place comes out as it went in, except for operations such as ``reshape`` that
+that changes nothing in place comes out as it was, except for operations such as ``reshape`` that
 are a view or a copy, as strides have it. Only these are decomposed here, each form of them once in
 a process, by torch itself. What is changed in place is read again where that is all it takes
 (:mod:`samba.tracer.in_place`).
