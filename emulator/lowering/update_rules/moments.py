@@ -56,7 +56,7 @@ def adam(update: Update) -> None:
 
 @update_rule(OptimizerKind.QADAM)
 def qadam(update: Update) -> None:
-    """QAdam: Adam whose moments the host updates, from step ``warmup_steps`` on."""
+    """QAdam: Adam that stops updating its moments at ``warmup_steps``; the host may write them."""
     options, argins = update.options, update.argins
     beta1, beta2, warmup = options["beta1"], options["beta2"], options["warmup_steps"]
     t = update.count_step()
