@@ -240,6 +240,8 @@ class _Rewriter:
             mask = arguments(node)[0]
             table = self._make_table(mask, node)
             columns = self._columns(table)
+            if not columns:  # the mask is a single number, which has no axes
+                raise _Refused
             if op == "aten.where.default":
                 node.meta["val"] = tuple(c.meta["val"] for c in columns)
                 for user in list(node.users):

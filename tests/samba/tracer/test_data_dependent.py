@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -137,6 +138,18 @@ KINDS = [
         for kind in ("mean of columns", "masked_select", "nonzero")
     ),
 ]
+
+
+@pytest.mark.parametrize("find", [torch.nonzero, torch.argwhere, torch.where])
+def test_places_in_a_single_number_are_refused(find: Callable[[Tensor], Tensor]) -> None:
+    """Its one place has no columns."""
+
+    class Places(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return find(x)
+
+    with pytest.raises(UnsupportedOps, match="the shape of its result depends on data"):
+        trace(Places(), (torch.tensor(2.0),))
 
 
 @pytest.mark.parametrize("kind", KINDS)
