@@ -158,7 +158,7 @@ class UnknownSection(DeviceError):
     ) -> None:
         self.found, self.wanted, self.what, self.hint = tuple(found), tuple(wanted), what, hint
         super().__init__(
-            f"{what}: found {some_of([quoted(f) for f in found], 8)}; "
+            f"{what}: found {some_of(found, 8, quoted)}; "
             f"this program has {', '.join(map(str, wanted))}" + (f". {hint}" if hint else "")
         )
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO, TypeVar
 
 __all__ = ["json_text", "one_line", "printable", "say", "say_text", "some_of"]
 
+_T = TypeVar("_T")
 _LINES = re.compile(r"[^\n\t]+")
 
 
@@ -61,19 +62,20 @@ def one_line(text: str) -> str:
     )
 
 
-def some_of(names: Sequence[str], most: int | None = 4) -> str:
+def some_of(names: Sequence[_T], most: int | None = 4, text: Callable[[_T], str] = str) -> str:
     """The first of some names, and how many more there are.
 
     Args:
         names: The names.
         most: How many of them to write out; all if None.
+        text: What is written of a name; only those that are written out are asked for it.
 
     Example:
         >>> some_of(["a", "b", "c"], most=2)
         'a, b and 1 more'
     """
     more = 0 if most is None else max(0, len(names) - most)
-    return ", ".join(names[:most]) + (f" and {more} more" if more else "")
+    return ", ".join(map(text, names[:most])) + (f" and {more} more" if more else "")
 
 
 def say(line: str = "", *, file: TextIO | None = None) -> None:

@@ -75,8 +75,9 @@ class StepMemory:
     def _regions(self, problem: str, regions: set[int]) -> None:
         """Report regions, if there are any."""
         if regions:
-            names = [f"{r} ({self._program.regions[r].name[:80]})" for r in sorted(regions)]
-            self._report.add(f"{problem} {some_of(names, 8)}")
+            known = self._program.regions
+            names = some_of(sorted(regions), 8, lambda r: f"{r} ({known[r].name[:80]})")
+            self._report.add(f"{problem} {names}")
 
     def _first_time(self, step: Step, nodes: tuple[int, ...], how: str, where: str) -> bool:
         """Note that nodes run; False if one of them does so already."""

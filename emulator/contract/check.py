@@ -119,4 +119,5 @@ def _step_problems(program: Program, step: Step) -> Iterator[tuple[int, str]]:
 
 
 def _names(program: Program, step: Step, values: set[int]) -> str:
-    return some_of([program.graphs[step.graph].values[v].name for v in sorted(values)], most=8)
+    known = program.graphs[step.graph].values
+    return some_of(sorted(values), 8, lambda v: known[v].name)

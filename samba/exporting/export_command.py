@@ -42,7 +42,7 @@ class NeedsGraph(WrongUsage):
 
     def __init__(self, *, pef: str, format: str, present: tuple[str, ...]) -> None:
         self.pef, self.format, self.present = pef, format, present
-        names = some_of([quoted(name) for name in present], _SHOWN)
+        names = some_of(present, _SHOWN, quoted)
         super().__init__(
             f"{quoted(pef, 1024)}: it has {len(present)} graphs, and {format} shows one: name it "
             f"with --graph. They are {names}."

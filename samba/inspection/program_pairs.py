@@ -120,7 +120,7 @@ def some_names(names: Iterable[str], most: int = _LISTED) -> str:
         >>> some_names("abcdefgh")
         'a, b, c, d, e, f and 2 more'
     """
-    return some_of([_cut(name) for name in names], most)
+    return some_of(list(names), most, _cut)
 
 
 def _cut(text: str) -> str:

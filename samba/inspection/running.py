@@ -52,7 +52,7 @@ class UnknownPart(WrongUsage):
     def __init__(self, *, pef: str, found: str, present: tuple[str, ...]) -> None:
         self.pef, self.found, self.present = pef, found, present
         near = difflib.get_close_matches(found, present, n=_SHOWN, cutoff=0.4)
-        names = some_of([quoted(name) for name in dict.fromkeys([*near, *present])], _SHOWN)
+        names = some_of(list(dict.fromkeys([*near, *present])), _SHOWN, quoted)
         super().__init__(
             f"{quoted(pef, 1024)}: it has no {self.kind} {quoted(found)}. "
             + (f"Its {self.kind}s are {names}." if present else f"It has no {self.kind}s at all.")

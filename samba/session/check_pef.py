@@ -282,7 +282,7 @@ def _differences(
 
 
 def _names(regions: Sequence[int], program: Program) -> str:
-    return some_of([program.regions[r].name for r in regions])
+    return some_of(regions, text=lambda r: program.regions[r].name)
 
 
 def _wanting_gradients(traced: Traced, program: Program) -> frozenset[int]:

@@ -212,12 +212,12 @@ class UnknownKeyword(SambaError, TypeError):
 
     def __init__(self, *, function: str, found: Sequence[str], wanted: Sequence[str]) -> None:
         self.function, self.found, self.wanted = function, tuple(found), tuple(wanted)
-        listed = [quoted(f) for f in found]
-        near = {f: difflib.get_close_matches(f, wanted, 1) for f in listed[:_LISTED]}
+        near = {f: difflib.get_close_matches(f, wanted, 1) for f in map(quoted, found[:_LISTED])}
         guesses = ", ".join(f"{close[0]} for {f}" for f, close in near.items() if close)
         advice = f"Did you mean {guesses}?" if guesses else f"It has {', '.join(wanted)}."
         super().__init__(
-            f"{function}() got an unexpected keyword argument: {some_of(listed, _LISTED)}. {advice}"
+            f"{function}() got an unexpected keyword argument: {some_of(found, _LISTED, quoted)}. "
+            f"{advice}"
         )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 import pef_schema
 from pef_schema import PefError, PefInvalid, PefTruncated, SambaError, decode, encode
-from pef_schema.printable import json_text, one_line, printable
+from pef_schema.printable import json_text, one_line, printable, some_of
 from tests.pef_schema.samples import inference
 from tests.terminal import TEXT, foreign
 
@@ -136,6 +136,18 @@ def test_errors_are_shown_escaped_and_keep_what_they_found() -> None:
     assert not foreign(str(many))
     assert "forged" not in [line.split(":")[0] for line in str(many).splitlines()]
     assert many.problems == (f"region 0: {TEXT}\nforged: good",)
+
+
+def test_only_names_that_are_shown_are_written_out() -> None:
+    asked: list[int] = []
+
+    def text(number: int) -> str:
+        asked.append(number)
+        return f"n{number}"
+
+    assert some_of(range(100_000), 2, text) == "n0, n1 and 99998 more"
+    assert asked == [0, 1]
+    assert some_of(range(3), None, text) == "n0, n1, n2"
 
 
 def test_every_error_of_a_pef_is_shown_escaped() -> None:

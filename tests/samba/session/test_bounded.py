@@ -14,7 +14,7 @@ from torch import nn
 
 import samba
 from emulator import device as device_module
-from emulator.errors import OpLimit
+from emulator.errors import OpLimit, UnknownSection
 from samba.errors import SambaError
 from samba.session import evaluation, onnx_model
 from samba.session.onnx_model import OnnxModels
@@ -69,6 +69,19 @@ def test_20_000_unknown_hyperparameters_are_one_warning(pefs, caplog):
     assert "20000 hyperparameters have no argin in this PEF and are ignored: 'option0', " in text
     assert "and 19996 more" in text and "it has lr, momentum" in text and len(text) < 400
     scene.host_step()
+
+
+def test_of_100_000_unknown_sections_eight_are_asked_for_their_text() -> None:
+    asked: list[int] = []
+
+    class Large:
+        def __repr__(self) -> str:
+            asked.append(1)
+            return "9" * 4000
+
+    error = UnknownSection(found=[Large()] * 100_000, wanted=[1], what="section_ids")
+    assert "and 99992 more" in str(error) and len(str(error)) < 2500
+    assert len(asked) == 8
 
 
 def test_ever_new_unknown_keys_are_told_some_times(pefs, caplog):
