@@ -75,7 +75,7 @@ def some_of(names: Sequence[_T], most: int | None = 4, text: Callable[[_T], str]
         'a, b and 1 more'
     """
     more = 0 if most is None else max(0, len(names) - most)
-    return ", ".join(map(text, names[:most])) + (f" and {more} more" if more else "")
+    return ", ".join(map(text, names[:most])) + (f" and {more:,} more" if more else "")
 
 
 def say(line: str = "", *, file: TextIO | None = None) -> None:

@@ -145,7 +145,7 @@ def test_only_names_that_are_shown_are_written_out() -> None:
         asked.append(number)
         return f"n{number}"
 
-    assert some_of(range(100_000), 2, text) == "n0, n1 and 99998 more"
+    assert some_of(range(100_000), 2, text) == "n0, n1 and 99,998 more"
     assert asked == [0, 1]
     assert some_of(range(3), None, text) == "n0, n1, n2"
 

@@ -67,7 +67,7 @@ def test_20_000_unknown_hyperparameters_are_one_warning(pefs, caplog):
     assert deviations(caplog) == ["unknown-hyperparameter"]
     (text,) = told(caplog)
     assert "20000 hyperparameters have no argin in this PEF and are ignored: 'option0', " in text
-    assert "and 19996 more" in text and "it has lr, momentum" in text and len(text) < 400
+    assert "and 19,996 more" in text and "it has lr, momentum" in text and len(text) < 400
     scene.host_step()
 
 
@@ -80,7 +80,7 @@ def test_of_100_000_unknown_sections_eight_are_asked_for_their_text() -> None:
             return "9" * 4000
 
     error = UnknownSection(found=[Large()] * 100_000, wanted=[1], what="section_ids")
-    assert "and 99992 more" in str(error) and len(str(error)) < 2500
+    assert "and 99,992 more" in str(error) and len(str(error)) < 2500
     assert len(asked) == 8
 
 

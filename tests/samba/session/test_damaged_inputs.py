@@ -322,7 +322,7 @@ OTHER_ARGUMENTS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
     "ids in lists": (lambda: {"section_ids": nested(100_000, 0)}, "nested more than 128 deep"),
     "ids without end": (lambda: {"section_ids": itertools.count()}, "section_ids"),
     "an id of 5,000 digits": (lambda: {"section_ids": [10**5000]}, "section_ids"),
-    "100,000 ids": (lambda: {"section_ids": [77] * 100_000}, "and 99992 more"),
+    "100,000 ids": (lambda: {"section_ids": [77] * 100_000}, "and 99,992 more"),
     "hostile ids": (lambda: {"section_ids": [Hostile()]}, "section_ids"),
     "calls that are tensors": (lambda: {"run_from_call_id": torch.ones(2)}, "run_from_call_id"),
     "hostile calls": (lambda: {"run_until_call_id": Hostile()}, "run_until_call_id"),
@@ -335,7 +335,7 @@ OTHER_ARGUMENTS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
         lambda: {"grad_of_outputs": itertools.repeat(None)},
         "grad_of_outputs",
     ),
-    "20,000 keywords": (lambda: {f"k{n}": 1 for n in range(20_000)}, "and 19980 more"),
+    "20,000 keywords": (lambda: {f"k{n}": 1 for n in range(20_000)}, "and 19,980 more"),
     **{
         f"{argument} with {what}": (lambda a=argument, n=name, f=form: {a: f(n)}, argument)
         for what, name in NAMES.items()
