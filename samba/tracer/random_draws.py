@@ -209,23 +209,31 @@ class SeededNumbers(TraceError):
         )
 
 
+_OTHER = 0x5EED_0F_A_7ACE
+"""Bits in which the seed of a trace differs from the one before it."""
+
+
 class SeedWatch:
-    """Knows whether torch's generator has a state that ``forward`` has given it."""
+    """Knows whether torch's generator has a state that ``forward`` has given it.
+
+    For the time of a trace the generator has a seed that nobody else has given it. Numbers that
+    other threads draw meanwhile change its state, but not its seed.
+    """
 
     def __init__(self) -> None:
-        self._state = b""
+        self._seed: int | None = None
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While active, it is looked; afterwards the generator has the state that it had."""
+        """Watch the generator; afterwards it has the state that it had."""
         with outside_of_trace():
             state = torch.get_rng_state()
-            torch.rand(1)  # a seed that is given once more is another state now
-        self._state = _state()
+            self._seed = torch.initial_seed() ^ _OTHER
+            torch.default_generator.manual_seed(self._seed)
         try:
             yield
         finally:
-            self._state = b""
+            self._seed = None
             torch.set_rng_state(state)
 
     def noted(self, function: Callable[..., Any]) -> AbstractContextManager[Any]:
@@ -235,10 +243,10 @@ class SeedWatch:
             function: The function.
         """
         name = getattr(function, "__name__", "").lower()
-        if not self._state or not any(part in name for part in _DRAWING):
+        if self._seed is None or not any(part in name for part in _DRAWING):
             return nullcontext()
         caller = next(users_callers(sys._getframe(1)), None)
-        if caller is None or _state() == self._state:
+        if caller is None or torch.initial_seed() == self._seed:
             return nullcontext()  # the exporter goes through the graph once more, or no seed
         stack = ExitStack()
         stack.enter_context(preserve_node_meta())
@@ -264,8 +272,3 @@ def refuse_seeded(nodes: Iterable[torch.fx.Node]) -> None:
         line = (node.meta.get("custom") or {}).get(_SEEDED)
         if line and not drops_nothing(node):
             raise SeededNumbers(line)
-
-
-def _state() -> bytes:
-    with outside_of_trace():
-        return torch.get_rng_state().numpy().tobytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from samba.tracer.random_draws import SeededNumbers
+from tests.processes import SECONDS
 from tests.samba.refusals import line_of
 from tests.tracing import trace
 
@@ -36,9 +38,14 @@ class Forks(Draws):
             return x + torch.randn(4)  # forked
 
 
+_OTHER_STATE = torch.Generator().manual_seed(5).get_state()
+
 SEEDS = {
     "torch's": lambda: torch.manual_seed(5),
     "the generator's": lambda: torch.default_generator.manual_seed(5),
+    "a state": lambda state=torch.Generator().manual_seed(5).get_state(): torch.set_rng_state(
+        state
+    ),
 }
 
 
@@ -56,11 +63,18 @@ def test_draws_behind_a_seed_are_refused(
     assert torch.equal(state, torch.get_rng_state())
 
 
+def _drawn_by_another_thread() -> None:
+    thread = threading.Thread(target=torch.rand, args=(3,))
+    thread.start()
+    thread.join(SECONDS)
+
+
 @pytest.mark.parametrize(
     "model",
     [
         Draws(lambda: torch.set_rng_state(torch.get_rng_state())),
         Draws(torch.initial_seed),
+        Draws(_drawn_by_another_thread),
         Drops(SEEDS["torch's"], rate=0.0),
     ],
 )
