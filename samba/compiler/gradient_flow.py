@@ -17,8 +17,8 @@ from pef_schema.errors import SambaError
 from pef_schema.module_paths import plain_path
 from pef_schema.program import DType, Node, Ref, Role, Value, refs_of
 from samba.compiler.rounding import mapped
+from samba.support.naming import Namer
 from samba.tracer.errors import StateGradient
-from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced
 
 

@@ -14,7 +14,7 @@ from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
 from emulator.op_facts.table import facts_of
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Node, Ref, Role, Value
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
-from samba.tracer.names import Namer
+from samba.support.naming import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
 
 _FIRST_STREAM = 1 << 20

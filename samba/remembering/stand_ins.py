@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from samba.tensor.views import host_of, strides_of
-from samba.tracer.names import is_user_file
 from samba.tracer.torch_internals import (
     FakeTensor,
     OpOverload,
@@ -29,6 +28,7 @@ from samba.tracer.torch_internals import (
     returns_of,
     tree_leaves,
 )
+from samba.tracer.user_code import is_user_file
 
 _MOST_BYTES = 1 << 28
 """Bytes of constants that are read; more take longer than a trace."""

@@ -39,9 +39,9 @@ from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
 from samba.tracer.traced import Traced
+from samba.tracer.user_code import calling_line
 
 _SHARED = frozenset({Role.WEIGHT, Role.BUFFER})
 """Roles of regions that a program for evaluation takes from the loaded one."""

@@ -1,4 +1,4 @@
-"""Names of parameters, buffers and modules in SambaFlow's style.
+"""Names of parameters, buffers, modules and values in SambaFlow's style.
 
 A name is the lower-cased class name of the model, then the attribute path, joined by double
 underscores: ``logreg__lin_layer__weight``.
@@ -65,3 +65,20 @@ def name_modules(model: nn.Module, root: str) -> None:
         if ours or not hasattr(module, "name"):
             attributes["name"] = name
         attributes[_RECORD] = name
+
+
+class Namer:
+    """Gives unique names: the second ``x`` is ``x_1``."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return ``name``, or ``name_<n>`` with the smallest free ``n >= 1``."""
+        candidate = name
+        while candidate in self._used:
+            self._next[name] = self._next.get(name, 0) + 1
+            candidate = f"{name}_{self._next[name]}"
+        self._used.add(candidate)
+        return candidate

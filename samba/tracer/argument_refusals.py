@@ -17,9 +17,9 @@ from torch.fx import Graph, Node
 
 from samba.support.deviations import Deviations
 from samba.tracer.errors import DtypeMismatch, ShapeMismatch
-from samba.tracer.names import node_line
 from samba.tracer.nodes import argument, aten_calls, value_of
 from samba.tracer.torch_internals import arguments_of
+from samba.tracer.user_code import node_line
 
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _NO_FLOAT = _WHOLE | {torch.bool}

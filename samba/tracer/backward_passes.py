@@ -21,9 +21,9 @@ from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
 from samba.tracer.hooks import WatchedHook
 from samba.tracer.marker_ops import cotangent
-from samba.tracer.names import SOURCE, calling_line
 from samba.tracer.torch_internals import tree_leaves
 from samba.tracer.torch_patches import grad_mode_after, with_gradients_asked
+from samba.tracer.user_code import SOURCE, calling_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ import torch
 
 from samba.tracer.containers import Change
 from samba.tracer.errors import TraceError
-from samba.tracer.names import is_user_file
 from samba.tracer.observed import asked
 from samba.tracer.snapshot import Snapshot
 from samba.tracer.torch_internals import hook_tables_of
+from samba.tracer.user_code import is_user_file
 
 
 class ChangedAttributes(TraceError):

@@ -19,7 +19,7 @@ from torch.export.graph_signature import (
 from emulator.op_facts.names import ALIAS, CHECKED_BRANCH, NEXT_SEED
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Node, Ref, Role, Value
 from samba.directives import fusion_of
-from samba.support.naming import join_name
+from samba.support.naming import Namer, join_name
 from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.errors import TraceError
 from samba.tracer.grad_mode import RENORM
@@ -28,7 +28,6 @@ from samba.tracer.gradient_parts import SeparatedGraph
 from samba.tracer.inputs import NamedInput
 from samba.tracer.kernel_refusals import refuse_raising
 from samba.tracer.marker_ops import CHECK, MARKER
-from samba.tracer.names import Namer
 from samba.tracer.nodes import label, last_nodes
 from samba.tracer.plain_nodes import PlainNodes, plain_dtype
 from samba.tracer.preparing import Prepared

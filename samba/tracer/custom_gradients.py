@@ -20,7 +20,6 @@ from samba.support.deviations import Deviations
 from samba.tracer.backward_passes import GradientRecord, Pending, run_backward, tensors_in
 from samba.tracer.errors import GradientError
 from samba.tracer.marker_ops import marked, register
-from samba.tracer.names import calling_line
 from samba.tracer.repeated_state import RepeatedState
 from samba.tracer.running_code import described, line_of
 from samba.tracer.torch_internals import (
@@ -40,6 +39,7 @@ from samba.tracer.torch_patches import (
     with_vmapped_functions,
 )
 from samba.tracer.traced import carries_gradient
+from samba.tracer.user_code import calling_line
 
 REGISTERS = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 """Functions by which ``forward`` puts hooks on tensors."""

@@ -26,9 +26,9 @@ from samba.tracer.errors import (
     UntracedFunction,
 )
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.names import is_user_file
 from samba.tracer.snapshot import Snapshot
 from samba.tracer.torch_internals import DATA_DEPENDENT_ERRORS, DYNAMIC_SHAPE_ERRORS
+from samba.tracer.user_code import is_user_file
 
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"

@@ -19,8 +19,8 @@ from samba.tensor.conversions import integral
 from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps, UntracedFunction
 from samba.tracer.inputs import foreign_reason
-from samba.tracer.names import called_by_user, calling_line, is_user_file
 from samba.tracer.torch_internals import FakeTensor, differentiates_functions
+from samba.tracer.user_code import called_by_user, calling_line, is_user_file
 
 T = torch.Tensor
 

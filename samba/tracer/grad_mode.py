@@ -22,7 +22,6 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 
 from samba.tracer.errors import InPlaceWithoutGradient
-from samba.tracer.names import node_line
 from samba.tracer.nodes import argument, changes_in_place, owner_of, places_of, shown_by
 from samba.tracer.torch_internals import (
     arguments_of,
@@ -32,6 +31,7 @@ from samba.tracer.torch_internals import (
     replacing_nodes,
 )
 from samba.tracer.traced import carries_gradient
+from samba.tracer.user_code import node_line
 
 RENORM = "samba.embedding_renorm.default"
 """The name of the operation that gives the shorter table."""

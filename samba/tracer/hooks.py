@@ -17,7 +17,6 @@ from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
-from samba.tracer.names import is_user_file
 from samba.tracer.running_code import described, line_of, returns_nothing
 from samba.tracer.torch_internals import (
     changes_of,
@@ -28,6 +27,7 @@ from samba.tracer.torch_internals import (
     tree_leaves,
     tree_map,
 )
+from samba.tracer.user_code import is_user_file
 
 
 class WatchedHook:

@@ -14,11 +14,11 @@ import torch
 
 from pef_schema.program import Node, Role
 from samba.tracer.errors import ShapeMismatch, TraceError
-from samba.tracer.names import node_line
 from samba.tracer.nodes import value_of
 from samba.tracer.reference import run_node
 from samba.tracer.torch_internals import is_operation, tree_leaves, tree_map
 from samba.tracer.traced import FROM_DTYPE, Traced
+from samba.tracer.user_code import node_line
 
 _MOST_BYTES = 1 << 26
 """Of all arguments of an operation: with more it is not asked."""

@@ -23,8 +23,8 @@ from torch.export import ExportedProgram
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.errors import ShapeMismatch, TraceError
 from samba.tracer.inputs import Layout, TraceInputs
-from samba.tracer.names import called_in_users_code, calling_line
 from samba.tracer.torch_internals import is_operation, versions_of
+from samba.tracer.user_code import called_in_users_code, calling_line
 
 _T = torch.Tensor
 _STRIDES = frozenset({_T.stride, _T.is_contiguous, _T.dim_order})

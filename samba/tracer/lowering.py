@@ -25,7 +25,6 @@ from samba.tracer.errors import DEPENDS_ON_DATA, UnsupportedOp, UnsupportedOps
 from samba.tracer.inputs import foreign_reason
 from samba.tracer.kernel_refusals import refuse_of_nothing
 from samba.tracer.marker_ops import CHECK, COTANGENT, MARKER
-from samba.tracer.names import node_line
 from samba.tracer.nodes import aten_calls, call_like
 from samba.tracer.preparing import quiet
 from samba.tracer.random_draws import refuse_seeded
@@ -37,6 +36,7 @@ from samba.tracer.torch_internals import (
     tree_leaves,
 )
 from samba.tracer.traced import TO_DTYPE
+from samba.tracer.user_code import node_line
 
 __all__ = ["lower"]
 

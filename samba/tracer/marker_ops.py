@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from samba.tracer.errors import GradientError
-from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import keep_operation
+from samba.tracer.user_code import calling_line
 
 MARKER = "samba.custom_gradient.default"
 """Passes on results; their gradients become those of its inputs by a recorded backward pass."""

@@ -19,10 +19,10 @@ from torch.fx import Graph, Node
 
 from samba.tracer.backward_passes import functions_behind
 from samba.tracer.errors import DroppedItself, OverwrittenValue, StateGradient
-from samba.tracer.names import node_line
 from samba.tracer.nodes import changes_in_place, owner_of, places_of, readers_of_storages
 from samba.tracer.random_draws import ZERO_RATE
 from samba.tracer.torch_internals import storage_of
+from samba.tracer.user_code import node_line
 
 _MODIFIED = "modified by an inplace operation"
 _NATIVE = torch.ops.aten.native_dropout.default

@@ -39,10 +39,10 @@ from samba.tracer.forward_attributes import (
     refuse_gradients,
 )
 from samba.tracer.layouts import Looks
-from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.random_draws import DROPOUTS, SeedWatch, keep_dropout
 from samba.tracer.rewrite import rewritten
 from samba.tracer.torch_internals import differentiates_functions
+from samba.tracer.user_code import called_by_this_package, calling_line
 
 _PROPERTIES = (
     *("layout", "shape", "dtype", "device", "requires_grad", "is_leaf", "is_sparse", "is_nested"),

@@ -10,10 +10,10 @@ import torch
 
 from pef_schema.program import Arg, DType, Node, Ref, Value
 from samba.tracer.errors import TraceError
-from samba.tracer.names import node_line
 from samba.tracer.random_draws import is_training, rate_position
 from samba.tracer.torch_internals import arguments_of, is_operation
 from samba.tracer.traced import TO_DTYPE
+from samba.tracer.user_code import node_line
 
 _DROPPED_KWARGS = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}

@@ -24,7 +24,6 @@ from samba.tracer.errors import TraceError
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
-from samba.tracer.names import at_users_line, is_asked_by_torch
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.random_draws import SeedWatch
 from samba.tracer.rewrite import static_modules
@@ -42,6 +41,7 @@ from samba.tracer.torch_internals import (
     tree_unflatten,
 )
 from samba.tracer.torch_patches import quiet_exporter, replaced, unchecked_distributions
+from samba.tracer.user_code import at_users_line, is_asked_by_torch
 
 __all__ = ["Prepared", "as_traced", "plain_tensors", "prepare", "quiet", "refuse_scripted"]
 

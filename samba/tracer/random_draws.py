@@ -25,10 +25,10 @@ from emulator.op_facts.table import facts_of, op_facts
 from pef_schema.program import Graph, Node, Ref
 from samba.support.deviations import tell
 from samba.tracer.errors import TraceError
-from samba.tracer.names import calling_line, users_callers
 from samba.tracer.nodes import argument
 from samba.tracer.torch_internals import outside_of_trace
 from samba.tracer.traced import carries_gradient
+from samba.tracer.user_code import calling_line, users_callers
 
 # -- dropout while forward is traced ----------------------------------------------------
 

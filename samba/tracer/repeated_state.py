@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from pef_schema.printable import some_of
 from samba.support.deviations import Deviations
-from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import changes_of
+from samba.tracer.user_code import calling_line
 
 _SHOWN = 4
 

@@ -24,7 +24,6 @@ from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.ctc import ctc_loss
 from samba.tracer.errors import DataDependentBranch, TraceError
 from samba.tracer.grouped import grouped_mm
-from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import (
     APPLY,
     GROUPED_MM,
@@ -34,6 +33,7 @@ from samba.tracer.torch_internals import (
     pack_padded_sequence,
 )
 from samba.tracer.torch_patches import replaced
+from samba.tracer.user_code import calling_line
 
 # -- functions ----------------------------------------------------------------------
 

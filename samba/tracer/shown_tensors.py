@@ -33,8 +33,8 @@ from samba.tensor.labels import Labels, keep_names
 from samba.tensor.lazy_mode import Forward, enter_forward
 from samba.tracer.forward_attributes import EmptyInForward, MemoryInForward
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.names import calling_line, is_script_file, is_user_file
 from samba.tracer.torch_internals import FakeTensor
+from samba.tracer.user_code import calling_line, is_script_file, is_user_file
 
 T = torch.Tensor
 

@@ -32,10 +32,10 @@ from samba.tracer.containers import (
     entries_of,
     slots_of,
 )
-from samba.tracer.names import is_script_file
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
 from samba.tracer.shown_tensors import ShownType
 from samba.tracer.torch_internals import buffers_of, parameters_of
+from samba.tracer.user_code import is_script_file
 
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""

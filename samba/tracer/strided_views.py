@@ -19,7 +19,6 @@ import torch
 from torch.export import ExportedProgram
 
 from samba.tracer.errors import StridedViewError
-from samba.tracer.names import node_line
 from samba.tracer.nodes import call_like, changes_in_place, shown_by
 from samba.tracer.torch_internals import (
     arguments_of,
@@ -28,6 +27,7 @@ from samba.tracer.torch_internals import (
     returns_of,
     storage_of,
 )
+from samba.tracer.user_code import node_line
 
 _STRIDED = torch.ops.aten.as_strided.default
 _COPIED = torch.ops.aten.as_strided_copy.default

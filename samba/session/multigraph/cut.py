@@ -15,8 +15,8 @@ from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
 from samba.session.graphs import GraphPart, Key, Traces, conflicts
 from samba.session.known_buffers import refuse_changed_elsewhere
+from samba.support.naming import Namer
 from samba.tracer.inputs import NamedInput
-from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
 
 

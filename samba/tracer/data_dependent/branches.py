@@ -30,9 +30,9 @@ from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.source_tests import Tested, is_caught, object_use, tested_at
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.marker_ops import check
-from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file, users_callers
 from samba.tracer.torch_internals import ASSERTIONS, is_transformed, node_of, outside_of_trace
 from samba.tracer.torch_patches import with_truth
+from samba.tracer.user_code import SOURCE, asking_frame, calling_line, is_user_file, users_callers
 
 T = torch.Tensor
 

@@ -17,7 +17,6 @@ import torch
 from torch.fx.node import map_arg
 
 from samba.tracer.errors import DataDependentBranch
-from samba.tracer.names import calling_line
 from samba.tracer.nodes import written_by
 from samba.tracer.torch_internals import (
     FakeTensor,
@@ -26,6 +25,7 @@ from samba.tracer.torch_internals import (
     outside_of_trace,
     tree_leaves,
 )
+from samba.tracer.user_code import calling_line
 
 _MOST = 1 << 26
 """Elements of a tensor that is computed here; a larger one counts as unknown."""

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 
 from samba.tracer.errors import DataDependentBranch
-from samba.tracer.names import calling_line
 from samba.tracer.running_code import starts_for_statement
 from samba.tracer.torch_internals import tree_leaves
+from samba.tracer.user_code import calling_line
 
 _NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
 _WHERE = frozenset({torch.where})

@@ -17,7 +17,7 @@ import samba
 from samba import utils
 from samba.tracer import inputs
 from samba.tracer.errors import TraceError
-from samba.tracer.names import is_script_file, is_user_file
+from samba.tracer.user_code import is_script_file, is_user_file
 from tests.samba.worlds import told
 from tests.tracing import trace
 

@@ -1,4 +1,4 @@
-"""Names in SambaFlow's style, and the user's source lines."""
+"""The user's code: which files belong to it, and which line of it runs or calls."""
 
 from __future__ import annotations
 
@@ -165,20 +165,3 @@ def at_users_line(show: Callable[..., None]) -> Callable[..., None]:
         show(message, category, filename, lineno, file, line)
 
     return shown
-
-
-class Namer:
-    """Gives unique names: the second ``x`` is ``x_1``."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._next: dict[str, int] = {}
-
-    def unique(self, name: str) -> str:
-        """Return ``name``, or ``name_<n>`` with the smallest free ``n >= 1``."""
-        candidate = name
-        while candidate in self._used:
-            self._next[name] = self._next.get(name, 0) + 1
-            candidate = f"{name}_{self._next[name]}"
-        self._used.add(candidate)
-        return candidate
