@@ -112,7 +112,7 @@ def by_name(*cases: Case) -> Mapping[str, Case]:
 
 
 def classified(shape: tuple[int, ...], classes: int) -> MakeBatch:
-    """Return a maker of batches.
+    """Return a function that makes batches of random inputs with class labels.
 
     Args:
         shape: Of an input, float32, the batch size first.
@@ -126,7 +126,7 @@ def classified(shape: tuple[int, ...], classes: int) -> MakeBatch:
 
 
 def next_tokens(batch: int, length: int, vocabulary: int) -> MakeBatch:
-    """Return a maker of batches: token ids, int64, and for each of them the one that follows."""
+    """Return a function that makes batches: token ids, int64, and for each the one after it."""
 
     def make(rng: np.random.Generator) -> Batch:
         tokens = rng.integers(vocabulary, size=(batch, length + 1))

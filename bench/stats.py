@@ -165,7 +165,7 @@ _LEAST_SPREAD = 1e-3
 
 
 def compare(name: str, base: Sequence[float], head: Sequence[float]) -> Comparison:
-    """Compare timings of which none belongs to another, by the Mann-Whitney test.
+    """Compare unpaired timings by the Mann-Whitney test.
 
     Args:
         name: Which quantity.

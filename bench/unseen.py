@@ -384,7 +384,7 @@ def unet(*, batch: int = 8, size: int = 64, width: int = 16, classes: int = 5) -
 def dlrm(
     *, batch: int = 512, tables: int = 8, rows: int = 10_000, width: int = 64, inner: int = 512
 ) -> Case:
-    """Tables of embeddings, of which each item reads four rows a table, between two MLPs."""
+    """Embedding tables between two MLPs; each item reads four rows of every table."""
 
     def make(rng: np.random.Generator) -> Batch:
         numbers = rng.standard_normal((batch, 13), dtype=np.float32)

@@ -67,10 +67,10 @@ def savez_call(names: Sequence[str], path: str = "path") -> str:
         ('numpy.savez(path, x=..., y=...)', "numpy.savez(path, **{'a.b': ...})")
     """
     file = path if path == "path" else repr(path)
-    listed = ", ".join(f"{name}=..." for name in names) if names else "name=array, ..."
+    keywords = ", ".join(f"{name}=..." for name in names) if names else "name=array, ..."
     if not all(name.isidentifier() for name in names):
-        listed = "**{" + ", ".join(f"{name!r}: ..." for name in names) + "}"
-    return f"numpy.savez({file}, {listed})"
+        keywords = "**{" + ", ".join(f"{name!r}: ..." for name in names) + "}"
+    return f"numpy.savez({file}, {keywords})"
 
 
 def read_arrays(path: str, fits: Fits, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
@@ -132,28 +132,28 @@ def _read_archive(file: _Bounded, fits: Fits) -> dict[str, np.ndarray]:
         raise _Damaged(
             f"one array without a name, {list(shape)} {dtype}, expected an .npz of named ones"
         )
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     try:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 name = member.filename.removesuffix(_SUFFIX)
                 if name == member.filename:
                     raise _Damaged(f"it holds {quoted(name)}, which is not an array")
-                if name in found:
+                if name in arrays:
                     raise _Damaged(f"it holds two arrays named {quoted(name)}")
                 if member.flag_bits & 1 or member.compress_type not in _PACKED:
                     raise _Damaged(f"array {quoted(name)} has an encoding that numpy does not use")
                 with archive.open(member) as stream:
-                    found[name] = _read_array(stream, name, fits)
+                    arrays[name] = _read_array(stream, name, fits)
     except OSError as error:
         if error.errno != errno.EINVAL:  # of a place before the file's beginning
             raise
         raise _Damaged("not an .npz file of plain arrays (it is truncated)") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise _Damaged(f"not an .npz file of plain arrays ({error!s:.200})") from None
-    if not found:
+    if not arrays:
         raise _Damaged("it holds no array")
-    return found
+    return arrays
 
 
 def _read_array(stream: IO[bytes], name: str, fits: Fits) -> np.ndarray:
@@ -192,7 +192,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, b
     except Exception as error:  # numpy parses it as Python: whatever that raises
         raise_error_of_handler(error)
         first = str(error).split("\n", 1)[0]
-        raise _Damaged(f"{where} has no header of an array ({first:.120})") from None
+        raise _Damaged(f"{where} has no header that NumPy can read ({first:.120})") from None
     if dtype.hasobject:
         raise _Damaged("not an .npz file of plain arrays (it holds Python objects)")
     is_bfloat16 = dtype.kind == "V" and dtype.itemsize == 2 and dtype.names is None
@@ -218,14 +218,16 @@ def check_output(path: str, others: Mapping[str, str | None]) -> None:
         if not os.path.isdir(folder):
             raise UnwritableOutput(path=path, reason="its folder does not exist")
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             return
-        if not stat.S_ISREG(found.st_mode):
-            reason = "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
+        if not stat.S_ISREG(status.st_mode):
+            reason = (
+                "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
+            )
             raise UnwritableOutput(path=path, reason=reason)
         for option, other in others.items():
-            if other and os.path.exists(other) and os.path.samestat(found, os.stat(other)):
+            if other and os.path.exists(other) and os.path.samestat(status, os.stat(other)):
                 raise UnwritableOutput(path=path, reason=f"it is also the file of {option}")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

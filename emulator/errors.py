@@ -320,7 +320,7 @@ class OpLimit(LoweringError):
 
 
 class IndexOutOfRange(DeviceError, IndexError):
-    """An index is none that torch allows.
+    """An index is outside the bounds that torch allows.
 
     Attributes:
         tensor: Name of the input that held it; empty for an index that was computed.

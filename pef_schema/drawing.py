@@ -25,7 +25,7 @@ _provided: list[Drawing] = []
 
 
 def provide_drawing(drawing: Drawing) -> None:
-    """Have programs drawn from now on.
+    """Set what draws programs from now on.
 
     Args:
         drawing: What draws them.

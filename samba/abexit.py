@@ -37,7 +37,7 @@ class SambaAtexit:
 
     @classmethod
     def show_by(cls, show: Callable[[BaseException], None]) -> None:
-        """Has the error with which :meth:`run_with_abexit` ends the process shown by a function.
+        """Set the function that shows the error with which :meth:`run_with_abexit` ends.
 
         Args:
             show: Called with the error; without it, its traceback is printed.

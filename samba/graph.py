@@ -90,7 +90,7 @@ def _tensors(given: Any, where: str) -> dict[str | int, torch.Tensor]:
     if not isinstance(given, (Mapping, tuple, list)):
         raise ArgumentError(
             where=where,
-            found=f"a {type(given).__name__}",
+            found=type(given).__name__,
             wanted="a tensor, a tuple, a list or a dict of tensors",
         )
     pairs: list[tuple[str | int, Any]]

@@ -118,7 +118,7 @@ class Profiler:
         self._settle_active()
 
     def put_on(self, timeline: Spans | None) -> None:
-        """Have runs noted on a timeline from now on.
+        """Set the timeline on which runs are noted from now on.
 
         Args:
             timeline: The timeline; None for none.
@@ -127,7 +127,7 @@ class Profiler:
         self._settle_active()
 
     def follow_by(self, follower: Follower | None) -> None:
-        """Have runs followed from now on.
+        """Set what follows runs from now on.
 
         Args:
             follower: What follows them; None for nothing.
@@ -287,11 +287,11 @@ class Profiler:
             UnknownEvent: There was no such event.
             ArgumentError: A measurement does not exist or lacks what it needs.
         """
-        for wanted in measurements:
-            if wanted not in MEASUREMENTS:
+        for measurement in measurements:
+            if measurement not in MEASUREMENTS:
                 raise ArgumentError(
                     where="Profiler.print_statistics(measurements)",
-                    found=repr(wanted),
+                    found=repr(measurement),
                     wanted=f"some of {', '.join(MEASUREMENTS)}",
                 )
         if "throughput" in measurements and num_samples_per_iter is None:
@@ -303,9 +303,9 @@ class Profiler:
         rows = [["event", *(f"{m} {MEASUREMENTS[m]}".rstrip() for m in measurements)]]
         for key in self.names if keys is None else keys:
             times = self.get_iter_times(key, warmup)
-            dropped = self._dropped.get(key, 0)
+            drops = self._dropped.get(key, 0)
             rows.append(
-                [key, *(_cell(m, times, num_samples_per_iter, dropped) for m in measurements)]
+                [key, *(_cell(m, times, num_samples_per_iter, drops) for m in measurements)]
             )
         head, *cells = rows
         return table(head, cells, width=sys.maxsize, right=range(1, len(head)))

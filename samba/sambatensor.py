@@ -406,7 +406,7 @@ def _share(cls: type[SambaTensor], source: torch.Tensor) -> SambaTensor:
         except (RuntimeError, NotImplementedError):
             raise ConversionError(
                 where=f"{cls.__name__}(...)",
-                found=f"a {type(source).__name__}, a class that stores its values elsewhere",
+                found=f"{type(source).__name__}, a class that stores its values elsewhere",
                 wanted="a plain torch.Tensor",
             ) from None
 

@@ -64,7 +64,7 @@ def shortest(action: Callable[[], object], seconds: float) -> float:
 
 
 def jax_product_rate(shape: Sequence[int], dtype: str, seconds: float) -> float:
-    """The rate of ``(m, k) @ (k, n)`` as XLA makes it.
+    """The rate at which XLA computes ``(m, k) @ (k, n)``.
 
     Args:
         shape: ``m, k, n``.

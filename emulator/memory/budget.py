@@ -54,25 +54,25 @@ def memory_limit(device: Any) -> int:
     Raises:
         BadLimit: If the environment variable is not a number of bytes.
     """
-    wanted = os.environ.get(LIMIT_VARIABLE, "").strip()
-    if wanted:
-        if not (wanted.isascii() and wanted.isdecimal() and int(wanted[:20]) > 0):
-            raise BadLimit(found=wanted[:80])
-        return int(wanted[:20])
+    setting = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if setting:
+        if not (setting.isascii() and setting.isdecimal() and int(setting[:20]) > 0):
+            raise BadLimit(found=setting[:80])
+        return int(setting[:20])
     if device.platform not in HOST_PLATFORMS:
-        told: dict[str, int] = device.memory_stats() or {}
-        return told.get("bytes_limit") or sys.maxsize  # an allocator without a limit says 0
+        statistics: dict[str, int] = device.memory_stats() or {}
+        return statistics.get("bytes_limit") or sys.maxsize  # an allocator without a limit says 0
     page = os.sysconf("SC_PAGE_SIZE")
-    found = [os.sysconf("SC_PHYS_PAGES") * page]
+    limits = [os.sysconf("SC_PHYS_PAGES") * page]
     for file in _CGROUP_FILES:
         text = _read(file)
         if text.isdecimal():
-            found.append(int(text))
+            limits.append(int(text))
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY:
-        used = _read(_STATM).partition(" ")[0]
-        found.append(space - (int(used) * page if used.isdecimal() else 0))
-    return min(found)
+        pages = _read(_STATM).partition(" ")[0]
+        limits.append(space - (int(pages) * page if pages.isdecimal() else 0))
+    return min(limits)
 
 
 def _read(file: Path) -> str:
@@ -97,8 +97,8 @@ def check_size(program: Program, chips: Chips) -> None:
     if kept > limit:
         largest = max(program.regions, key=lambda r: 0 if r.role.is_transient else r.nbytes)
         raise OutOfMemory(
-            what=f"program {program.name}: its memory between runs, the largest part of it "
-            f"{largest.name} {list(largest.shape)},",
+            what=f"program {program.name}: what it keeps between runs (mostly "
+            f"{largest.name} {list(largest.shape)})",
             need=kept,
             have=limit,
         )
@@ -175,12 +175,12 @@ def measured_memory(executable: Any) -> MeasuredMemory | None:
     Returns:
         Its bytes; None of a backend that does not say.
     """
-    found = executable.memory_analysis()
-    if found is None:
+    analysis = executable.memory_analysis()
+    if analysis is None:
         return None
     return MeasuredMemory(
-        argument=found.argument_size_in_bytes,
-        output=found.output_size_in_bytes,
-        alias=found.alias_size_in_bytes,
-        temp=found.temp_size_in_bytes,
+        argument=analysis.argument_size_in_bytes,
+        output=analysis.output_size_in_bytes,
+        alias=analysis.alias_size_in_bytes,
+        temp=analysis.temp_size_in_bytes,
     )

@@ -60,7 +60,7 @@ class Processes(Protocol):
     size: int
 
     def run(self, operation: str, do: Callable[[], T], values: Mapping[str, np.ndarray]) -> T:
-        """Do something of which every process does a part.
+        """Do one part of an operation in which every process does a part.
 
         Args:
             operation: What it is, for errors; the same in all processes.

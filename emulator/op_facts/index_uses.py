@@ -68,7 +68,7 @@ class IndexUse:
 
 
 def is_label(node: Node) -> bool:
-    """Whether a node's indices are labels, of which negative ones of int16 mean large ones."""
+    """Whether a node's indices are labels: negative int16 labels then mean large ones."""
     return facts_of(node.op).indices == "labels"
 
 

@@ -56,7 +56,7 @@ def signatures() -> Mapping[str, str]:
 
 
 def facts_of(op: str) -> OpFacts:
-    """The facts of an op; of one that has no lowering, those of an op of which nothing is said.
+    """The facts of an op; the defaults of every fact if it has no lowering.
 
     Args:
         op: Its full name.

@@ -52,7 +52,7 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @_product("aten.vdot.default", products="matmul")
 def vdot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Product of two vectors, of which the first is conjugated."""
+    """Product of two vectors; the first is conjugated."""
     return matmul(conjugate(a), b)
 
 
@@ -216,7 +216,7 @@ def bilinear(
 @op("aten.linalg_vecdot.default", reads=(0, 1), complex=True, flops=("input", 0, 2))
 @widened
 def vecdot(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
-    """Sum of products along one axis, of which the first factors are conjugated."""
+    """Sum of products along one axis; the first factor is conjugated."""
     product = conjugate(a) * b
     return reduce_sum(product, (dim % product.ndim,))
 

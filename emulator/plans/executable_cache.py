@@ -88,7 +88,7 @@ class KeptExecutable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executable:
-    """What XLA has made, now or once before.
+    """An executable of XLA, compiled now or by an earlier process.
 
     Args:
         compiled: A ``jax.stages.Compiled``.

@@ -25,7 +25,7 @@ Event = tuple[str, float, float]
 
 
 class ProfilerInUse(DeviceError):
-    """jax's profiler, of which a process has one, is running already.
+    """jax's profiler is running already, and a process has only one.
 
     Attributes:
         problem: What jax says.

@@ -31,7 +31,7 @@ deviations = Deviations()
 
 
 class NotedArgs(argparse.Namespace):
-    """Parsed arguments that take note of which of the given options were read.
+    """Parsed arguments that record which of the given options were read.
 
     Whoever asks for ``vars(args)`` may read all of them from there, so all count as read then.
     Printing is not reading. Copies, and what is pickled, are plain ``argparse.Namespace``.

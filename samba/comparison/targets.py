@@ -76,20 +76,22 @@ def _compare_factory(args: argparse.Namespace) -> Comparison:
     if args.args:
         raise _wrong(f"arguments {args.args}", "none: they are for scripts")
     try:
-        made = function()
+        result = function()
     except SambaError:
         raise
     except Exception as error:
         traceback.print_exc()
         raise _wrong(f"{args.target}() failed: {error}", "(model, inputs)") from error
     if not (
-        isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], torch.nn.Module)
+        isinstance(result, (tuple, list))
+        and len(result) == 2
+        and isinstance(result[0], torch.nn.Module)
     ):
         raise _wrong(
-            f"{args.target}() gave a {type(made).__name__}",
+            f"{args.target}() returned {type(result).__name__}",
             "(model, inputs): a torch.nn.Module and what its forward() takes",
         )
-    model, inputs = made
+    model, inputs = result
     return compare(
         model,
         inputs,
@@ -108,16 +110,16 @@ def _factory(target: str) -> Callable[[], Any]:
         path = _script(place)
         with _path_of(path):
             namespace: Any = runpy.run_path(str(path))
-        found = namespace.get(name)
+        function = namespace.get(name)
     else:
         with _path_of(Path.cwd() / "module"):
             try:
-                found = getattr(importlib.import_module(place), name, None)
+                function = getattr(importlib.import_module(place), name, None)
             except ModuleNotFoundError as error:
                 raise _wrong(f"no module {error.name!r}", f"{place} to be importable") from error
-    if not callable(found):
+    if not callable(function):
         raise _wrong(f"no function {name!r} in {place}", "a function that gives (model, inputs)")
-    return found
+    return function
 
 
 def _hint(target: str) -> str:
@@ -175,7 +177,7 @@ def _to_compile(path: Path) -> tuple[str, str]:
 @contextmanager
 def _instead_of_compiling(meet: Callable[..., None]) -> Iterator[None]:
     """Meanwhile, sessions compare where they would compile or load."""
-    kept = {name: getattr(SambaSession, name) for name in ("compile", "load")}
+    originals = {name: getattr(SambaSession, name) for name in ("compile", "load")}
 
     def compile_(self: Any, model: Any, inputs: Any, *args: Any, **more: Any) -> None:
         settings = compile_settings(
@@ -198,7 +200,7 @@ def _instead_of_compiling(meet: Callable[..., None]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, function in kept.items():
+        for name, function in originals.items():
             setattr(SambaSession, name, function)
 
 

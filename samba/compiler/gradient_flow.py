@@ -182,7 +182,7 @@ def _chosen_losses(
 
 
 class NoDerivative(SambaError):
-    """A gradient flows through an operation of which torch has no derivative.
+    """A gradient flows through an operation that has no derivative in torch.
 
     Attributes:
         op, source, module: The node.
@@ -230,25 +230,25 @@ def _scalars_first(traced: Traced) -> list[int]:
 def _refuse_state_gradients(traced: Traced, losses: Iterable[int]) -> None:
     """Refuse state that carries a gradient from step to step, to one of some values."""
     sources = {source.value: source for source in traced.sources}
-    made = {v: node for node in traced.nodes for v in node.outputs if v >= 0}
-    held = {
+    makers = {v: node for node in traced.nodes for v in node.outputs if v >= 0}
+    states = {
         old: new
         for new, old in traced.updates
-        if old in sources and sources[old].path in traced.graded_state and new in made
+        if old in sources and sources[old].path in traced.graded_state and new in makers
     }
-    if not held:
+    if not states:
         return
     wanting = [
-        replace(source, requires_grad=source.requires_grad or source.value in held)
+        replace(source, requires_grad=source.requires_grad or source.value in states)
         for source in traced.sources
     ]
     reached = gradient_values(replace(traced, sources=tuple(wanting)), op_facts(), list(losses))
-    found = [old for old in held if reached[old]]
-    if found:
-        lines = dict.fromkeys(made[held[old]].source for old in found)
+    differentiated = [old for old in states if reached[old]]
+    if differentiated:
+        lines = dict.fromkeys(makers[states[old]].source for old in differentiated)
         raise StateGradient(
             where=", ".join(filter(None, lines)) or f"model {traced.name}",
-            buffers=tuple(sources[old].path or sources[old].name for old in found),
+            buffers=tuple(sources[old].path or sources[old].name for old in differentiated),
         )
 
 

@@ -133,7 +133,7 @@ def at(host: str, port: int) -> str:
 
 
 def meeting_host(launch: Launch, *, served: bool) -> str:
-    """The host at which all replicas meet, where the launcher tells of an address.
+    """The host at which all replicas meet, where the launcher gives an address.
 
     Args:
         launch: Which replica this is, with an address.

@@ -229,7 +229,7 @@ class Joint:
         self.runs += 1
 
     def next_run(self, streams: Sequence[Sequence[int]]) -> Announcement | Sequence[Ended]:
-        """Wait for what the others do, on a rank whose data has ended.
+        """On a rank whose data has ended, wait for what the other ranks do next.
 
         Args:
             streams: Where its random streams stand.

@@ -85,7 +85,7 @@ def _check(name: str, parameter: nn.Parameter) -> None:
     if not plain and not wrapped:
         raise ConversionError(
             where=f"samba.from_torch_model_(model), parameter {name}",
-            found=f"a {type(parameter).__name__}",
+            found=type(parameter).__name__,
             wanted="a torch.nn.Parameter",
             hint="Lazy layers need one forward pass before the conversion.",
         )

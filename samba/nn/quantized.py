@@ -101,7 +101,7 @@ class QuantizedLinear(nn.Module):
         if not isinstance(mod, nn.Linear):
             raise ArgumentError(
                 where="QuantizedLinear.from_float(mod)",
-                found=f"a {type(mod).__name__}",
+                found=type(mod).__name__,
                 wanted="a torch.nn.Linear",
             )
         weight = to_torch(mod.weight).detach().float()

@@ -153,7 +153,7 @@ class Feeder:
             return {slot.name: _readable(tensor, slot).shape for slot, tensor in matched}
 
     def left_out(self, inputs: Any) -> frozenset[int]:
-        """Regions of inputs in whose place None is given.
+        """Regions of the inputs that are given as None.
 
         Args:
             inputs: As in :meth:`arrays`.
@@ -242,7 +242,7 @@ class Feeder:
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(
                 where=where,
-                found=f"a {type(tensor).__name__}",
+                found=type(tensor).__name__,
                 wanted="a SambaTensor, a torch.Tensor or None",
             )
         name = getattr(tensor, "sn_name", "")
@@ -334,7 +334,7 @@ def _pairs(inputs: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(inputs, torch.nn.Module):
         raise ArgumentError(
             where="session.run(input_tensors=...)",
-            found=f"a {type(inputs).__name__}",
+            found=type(inputs).__name__,
             wanted="a tensor, a tuple, a list, a dict or None",
             hint="Leave the model out, as trace_graph knows it: run(inputs, model.output_tensors).",
             deviation="run-without-model",
@@ -342,6 +342,6 @@ def _pairs(inputs: Any) -> Iterator[tuple[str, Any]]:
     else:
         raise ArgumentError(
             where="session.run(input_tensors=...)",
-            found=f"a {type(inputs).__name__}",
+            found=type(inputs).__name__,
             wanted="a tensor, a tuple, a list, a dict or None",
         )

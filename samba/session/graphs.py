@@ -133,24 +133,24 @@ class Traces:
 
     def start(self, tensor: torch.Tensor) -> list[Key]:
         """The values that are known where this tensor is given to a graph."""
-        made = self.made(tensor)
-        keys = [*self._given.get(id(tensor), ()), *([made] if made else [])]
+        key = self.made(tensor)
+        keys = [*self._given.get(id(tensor), ()), *([key] if key else [])]
         return keys or self._named(getattr(tensor, "sn_name", ""))
 
     def _named(self, name: str) -> list[Key]:
         """Values of the one traced tensor that has a name; none if several have it."""
         handle_ = self._handles.get(name)
-        made = self.made(handle_)
+        key = self.made(handle_)
         sources = [
             (number, source)
             for number, trace in enumerate(self.traces)
             for source in trace.traced.sources
             if source.role is Role.INPUT and source.name == name
         ]
-        tensors = {id(source.tensor) for _, source in sources} | ({id(handle_)} if made else set())
+        tensors = {id(source.tensor) for _, source in sources} | ({id(handle_)} if key else set())
         if len(tensors) != 1:
             return []
-        return [(number, source.value) for number, source in sources] + ([made] if made else [])
+        return [(number, source.value) for number, source in sources] + ([key] if key else [])
 
     def source(self, key: Key) -> Source | None:
         """Where a value comes from that no node makes."""
@@ -255,7 +255,7 @@ _INTEGERS = frozenset({DType.INT8, DType.UINT8, DType.INT16, DType.INT32, DType.
 
 
 def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> list[GraphPart]:
-    """Graphs whose outputs have the integer type of the input in whose region they are.
+    """Graphs in which an output has the integer type of the input that shares its region.
 
     Sums of an int32 input and of a tensor that torch makes, as ``torch.full`` does, are int64. The
     region is that of the input: such an output is written there as ``copy_`` writes it.
@@ -270,32 +270,33 @@ def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> li
         for source in part.traced.sources
         if source.value in part.traced.inputs
     }
-    converted: list[GraphPart] = []
-    changed: dict[str, None] = {}
+    results: list[GraphPart] = []
+    conversions: dict[str, None] = {}
     for part in parts:
         values, nodes = list(part.traced.values), list(part.traced.nodes)
         outputs: list[TracedOutput] = []
         for output in part.traced.outputs:
             value = values[output.value]
-            wanted = types.get(output.region_name, value.dtype)
-            if value.dtype is not wanted and {value.dtype, wanted} <= _INTEGERS:
-                values.append(_renamed(values, value, wanted))
-                nodes.append(_cast(output.value, len(values) - 1, wanted))
+            dtype = types.get(output.region_name, value.dtype)
+            if value.dtype is not dtype and {value.dtype, dtype} <= _INTEGERS:
+                values.append(_renamed(values, value, dtype))
+                nodes.append(_cast(output.value, len(values) - 1, dtype))
                 output = replace(output, value=len(values) - 1)
-                kinds = f"{value.dtype.name.lower()} in {wanted.name.lower()}"
-                changed[f"{output.region_name} ({kinds})"] = None
+                kinds = f"{value.dtype.name.lower()} in {dtype.name.lower()}"
+                conversions[f"{output.region_name} ({kinds})"] = None
             outputs.append(output)
         traced = replace(
             part.traced, values=tuple(values), nodes=tuple(nodes), outputs=tuple(outputs)
         )
-        converted.append(replace(part, traced=traced))
-    if changed:
+        results.append(replace(part, traced=traced))
+    if conversions:
         deviations.tell(
             "cast-in-place",
-            f"outputs share the region of an input of another integer type: {some_of([*changed])}. "
-            "They are converted to its type, as copy_ does: values out of its range wrap around",
+            "outputs share the region of an input of another integer type: "
+            f"{some_of([*conversions])}. They are converted to its type, as copy_ does: values out "
+            "of its range wrap around",
         )
-    return converted
+    return results
 
 
 def _renamed(values: Sequence[Value], value: Value, dtype: DType) -> Value:

@@ -227,7 +227,7 @@ class HostWrites(Watcher):
         self.bring()
 
     def bring(self, operation: str = "session.run") -> None:
-        """Copy to the device what was loaded, and tell of other writes.
+        """Copy to the device what was loaded, and warn of other writes.
 
         Args:
             operation: What is about to happen, for the message.

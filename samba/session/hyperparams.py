@@ -98,7 +98,7 @@ class Hyperparameters:
         if not isinstance(given, Mapping):
             raise ArgumentError(
                 where="session.run(hyperparam_dict=...)",
-                found=f"a {type(given).__name__}",
+                found=type(given).__name__,
                 wanted="a dict of numbers by name",
             )
         values: dict[int, float] = {}

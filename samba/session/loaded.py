@@ -312,11 +312,11 @@ class Loaded:
         own = [traced for other, traced in self._traces if other is model]
         own = own or [traced for other, traced in self._traces if type(other) is type(model)]
         if not own:
-            wanted = dict.fromkeys(f"a {type(other).__name__}" for other, _ in self._traces)
+            classes = dict.fromkeys(type(other).__name__ for other, _ in self._traces)
             raise ArgumentError(
                 where=f"session.{operation}",
-                found=f"a {type(model).__name__} that was not traced",
-                wanted=" or ".join(wanted),
+                found=f"{type(model).__name__}, which was not traced",
+                wanted=" or ".join(classes),
                 hint="Give a module that was given to trace_multigraph.",
             )
         return own

@@ -303,13 +303,13 @@ standard error, or a file, which gets JSON if its name ends in ``.json``; ``0`` 
 
 
 def report_at_exit(metrics: Callable[[], Metrics]) -> bool:
-    """Have metrics written when the process ends, if the environment asks for them.
+    """Write metrics when the process ends, if the environment asks for them.
 
     Args:
-        metrics: What tells them then.
+        metrics: Returns the metrics; called when the process ends.
 
     Returns:
-        Whether it does.
+        Whether they will be written.
     """
     wanted = os.environ.get(METRICS_VARIABLE, "").strip()
     if wanted in ("", "0"):

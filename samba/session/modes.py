@@ -183,14 +183,14 @@ class Modes:
         Raises:
             ArgumentError: The name is empty, or another tensor has it.
         """
-        taken = self._aux.get(name)
-        if taken is not None and (is_tracing_again() or taken is tensor):
+        other = self._aux.get(name)
+        if other is not None and (is_tracing_again() or other is tensor):
             return
-        if not self.is_valid_aux_tensor_name(name) and not _is_made_anew(taken, tensor):
+        if not self.is_valid_aux_tensor_name(name) and not _is_made_anew(other, tensor):
             raise ArgumentError(
                 where="session.add_aux_tensor(name)",
                 found=repr(name),
-                wanted="a name not yet taken",
+                wanted="a name that is not empty and that no other tensor has",
             )
         self._aux[name] = tensor
 

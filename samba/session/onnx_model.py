@@ -57,7 +57,7 @@ class OnnxModels:
         if not _is_model_proto(model):
             raise ArgumentError(
                 where=f"{where}(model)",
-                found=f"a {type(model).__name__}",
+                found=type(model).__name__,
                 wanted="a torch.nn.Module or an ONNX ModelProto",
             )
         for proto, module in self._made:

@@ -83,7 +83,7 @@ def _resolve_output(device: Device, position: int, output: Any) -> tuple[int, st
     if not isinstance(name, str):
         raise ArgumentError(
             where=where,
-            found=f"a {type(output).__name__}",
+            found=type(output).__name__,
             wanted="a SambaTensor of the traced model, such as those in model.output_tensors",
         )
     if not name or not device.knows(name):
@@ -164,9 +164,7 @@ def seeds_of(
         if grad is None:
             continue
         if not isinstance(grad, torch.Tensor):
-            raise ArgumentError(
-                where=where, found=f"a {type(grad).__name__}", wanted="tensors or None"
-            )
+            raise ArgumentError(where=where, found=type(grad).__name__, wanted="tensors or None")
         if output.grad_region < 0:
             raise NoGradient(operation=where, name=output.name)
         name = f"{output.name}__grad"

@@ -77,7 +77,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def callable_on_class(method: F) -> F:
-    """A method that can be called on the class as well, as SambaFlow's static ones are.
+    """A method that can also be called on the class, like SambaFlow's static methods.
 
     Args:
         method: The method. On the class it works on ``of_process``, an attribute of the class.

@@ -77,7 +77,7 @@ def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if not isinstance(config, Mapping):
         raise ArgumentError(
             where="config_dict",
-            found=f"a {type(config).__name__}",
+            found=type(config).__name__,
             wanted="a dict",
             hint="Pass vars(args), or nothing.",
         )

@@ -48,7 +48,7 @@ class BadStepLog(SambaError):
 
 
 class Kind(enum.Enum):
-    """What a row tells of."""
+    """What a row of the log describes."""
 
     TRAIN = "train"
     """The runs up to an update of the weights, and the update."""
@@ -207,11 +207,11 @@ class StepLog:
         begin = max(0, size - _ENDS)
         *lines, short = os.pread(self._file, _ENDS, begin).split(b"\n")
         for text in lines[1 if begin else 0 :]:
-            found = _line(text)
-            if found.get("kind") not in (_START, *(kind.value for kind in Kind)):
+            row = _line(text)
+            if row.get("kind") not in (_START, *(kind.value for kind in Kind)):
                 raise self._other("one of its last lines")
-            if found["kind"] == Kind.TRAIN.value:
-                name, step = found.get("program"), found.get("step")
+            if row["kind"] == Kind.TRAIN.value:
+                name, step = row.get("program"), row.get("step")
                 if not isinstance(name, str) or type(step) is not int or step < 0:
                     raise self._other("one of its last lines")
                 self.last[name] = step
@@ -233,7 +233,7 @@ def _writer(needed: bool, folder: str) -> Any:
         return importlib.import_module("torch.utils.tensorboard").SummaryWriter
     except ImportError:
         missing = MissingPackage(
-            what="TensorBoard's part of what session.follow() writes",
+            what="TensorBoard output of session.follow()",
             package="tensorboard",
             extra="tensorboard",
         )
@@ -250,10 +250,10 @@ def _unwritable(error: OSError) -> str:
 def _line(text: bytes) -> dict[str, Any]:
     """The object in a line; an empty one if there is none."""
     try:
-        found = parse_json(text)
+        row = parse_json(text)
     except NotJson:
         return {}
-    return found if isinstance(found, dict) else {}
+    return row if isinstance(row, dict) else {}
 
 
 def _as_json(number: float) -> float | str:

@@ -66,7 +66,7 @@ def text_of(value: Any, where: str, wanted: str = "a string") -> str:
 
 
 def whole_of(value: Any, where: str, least: int | None = None, wanted: str = "") -> int:
-    """A whole number; numpy's are, and ``True`` is none.
+    """A whole number; numpy's integers count as whole numbers, and ``True`` does not.
 
     Args:
         value: What was given.
@@ -232,9 +232,9 @@ def refuse_unknown(name: str, function: Callable[..., Any], unknown: Iterable[st
     Raises:
         UnknownKeyword: If there are any.
     """
-    found = list(unknown)
-    if found:
+    names = list(unknown)
+    if names:
         takes = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         parameters = inspect.signature(function).parameters.values()
-        wanted = [p.name for p in parameters if p.kind in takes and p.name != "self"]
-        raise UnknownKeyword(function=name, found=found, wanted=wanted)
+        keywords = [p.name for p in parameters if p.kind in takes and p.name != "self"]
+        raise UnknownKeyword(function=name, found=names, wanted=keywords)

@@ -40,13 +40,13 @@ def parse_json(text: bytes) -> Any:
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise NotJson(f"an object of its JSON has the key {quoted(twice)} twice")
-    return found
+    return entries
 
 
 def _no_constant(name: str) -> Any:
-    raise NotJson(f"its JSON holds {name}, which JSON does not allow")
+    raise NotJson(f"its JSON contains {name}, which JSON does not allow")

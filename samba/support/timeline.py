@@ -233,7 +233,7 @@ class Timeline:
         )
 
     def take_kernels(self, kernels: KernelNotes) -> None:
-        """Have kernels noted, too.
+        """Set what notes kernels on this timeline.
 
         Args:
             kernels: What does it.

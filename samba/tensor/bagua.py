@@ -234,8 +234,8 @@ def bagua_ensure_grad(tensor: T) -> T:
         return tensor
     if not isinstance(tensor, torch.nn.Parameter):
         raise NotImplementedError(
-            f"bagua_ensure_grad: a {type(tensor).__name__} of shape {tuple(tensor.shape)} is no "
-            "parameter; only parameters are given gradients."
+            f"bagua_ensure_grad: {type(tensor).__name__} of shape {tuple(tensor.shape)} is not a "
+            "parameter, and only parameters are given gradients. Call it on an nn.Parameter."
         )
     tensor.grad = torch.zeros_like(tensor.data)
     return tensor
@@ -337,7 +337,7 @@ def _refuse_outside(effective: torch.Tensor, storage: torch.UntypedStorage, offs
 
 
 class BaguaTensor:
-    """The methods of Bagua tensors; a mixin of tensors.
+    """The methods that Bagua adds to tensors, as a mixin.
 
     Example:
         >>> import samba

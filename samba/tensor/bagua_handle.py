@@ -127,7 +127,7 @@ class BackendTensor:
                 where=f"getter closure of Bagua tensor {self.name!r}",
                 found=repr(tensor),
                 wanted="a tensor",
-                hint="For gradients: call bagua_ensure_grad() before.",
+                hint="If it returns .grad, call bagua_ensure_grad() first.",
             )
         return tensor
 
@@ -258,7 +258,7 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
 
 
 class TensorWorld(Protocol):
-    """The ranks that train together, as tensors see them."""
+    """What a tensor needs to know of the ranks that train together."""
 
     @property
     def tensors(self) -> MutableMapping[tuple[str | None, str], BackendTensor]:

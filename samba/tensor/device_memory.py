@@ -17,7 +17,7 @@ from samba.tensor.views import readable, set_data
 
 
 class DeviceTensors(Protocol):
-    """Device memory by tensor name, as SambaTensors see it."""
+    """What a SambaTensor needs of device memory, by the name of a tensor."""
 
     def knows(self, name: str) -> bool:
         """Whether the device holds a tensor of that name."""
@@ -58,10 +58,10 @@ _shown: list[weakref.ref[DeviceTensors]] = []
 
 def visible_memory() -> DeviceTensors | None:
     """The device memory that tensors see now; None before ``trace_graph``."""
-    for shown in reversed(_shown):
-        found = shown()
-        if found is not None:
-            return found
+    for reference in reversed(_shown):
+        memory = reference()
+        if memory is not None:
+            return memory
     return None
 
 
@@ -81,7 +81,7 @@ def hide_memory(tensors: DeviceTensors) -> None:
     Args:
         tensors: The memory; nothing happens if it is not seen.
     """
-    _shown[:] = [shown for shown in _shown if shown() not in (None, tensors)]
+    _shown[:] = [reference for reference in _shown if reference() not in (None, tensors)]
 
 
 class DeviceMemory(HostMemory):

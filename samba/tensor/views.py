@@ -222,7 +222,7 @@ def readable(tensor: torch.Tensor, name: str) -> torch.Tensor:
                 raise _unreadable(name, f"a tensor on device {tensor.device}", hint)
             if _dispatch_of(type(tensor)) is not _dispatch_of(torch.Tensor):
                 raise _unreadable(
-                    name, f"a {type(tensor).__name__}", "Its class keeps its values elsewhere."
+                    name, type(tensor).__name__, "Its class keeps its values elsewhere."
                 )
             if lacks_memory(tensor):
                 raise _unreadable(
@@ -231,7 +231,7 @@ def readable(tensor: torch.Tensor, name: str) -> torch.Tensor:
             return tensor.resolve_conj().resolve_neg()
         except (RuntimeError, NotImplementedError, TypeError) as error:
             first = str(error).split("\n", 1)[0]
-            raise _unreadable(name, f"a {type(tensor).__name__} ({first:.120})") from None
+            raise _unreadable(name, f"{type(tensor).__name__} ({first:.120})") from None
 
 
 def _dispatch_of(kind: type) -> object:

@@ -129,7 +129,7 @@ def _gradients(
         raise GradientError(
             where=calling_line(),
             reason=f"{pending.name} calls backward(), which adds to the .grad of parameters and of "
-            "detached tensors: a graph has only the gradients that a backward returns",
+            "detached tensors: the device has only the gradients that its backward pass returns",
             hint="Leave the function out: the device decides by itself what it keeps for the "
             "backward pass, and computes the rest again. Or give the function all parameters as "
             "inputs, and return their gradients as torch operations on what it has saved.",

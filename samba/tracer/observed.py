@@ -77,7 +77,7 @@ class Watch:
 
 
 class Observed:
-    """A value in whose place a model is traced.
+    """A stand-in for a value while a model is traced, which notes how it is used.
 
     Args:
         value: The value.

@@ -56,7 +56,7 @@ class RepeatedState:
         return self._versions(), len(self._trained)
 
     def leave(self, start: Start) -> None:
-        """A part ends: tell of the buffers that it has changed.
+        """End a part, and report the buffers that it has changed.
 
         Args:
             start: What :meth:`enter` gave.

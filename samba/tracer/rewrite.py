@@ -374,8 +374,8 @@ def _cross_map_norm(original: Callable[..., Any], self: Any, input: torch.Tensor
     raise TraceError(
         where=calling_line(),
         reason="nn.CrossMapLRN2d resizes tensors as it computes, which cannot be traced",
-        hint="nn.LocalResponseNorm is the norm over neighbouring channels. The two differ: "
-        "CrossMapLRN2d counts the first channel among the neighbours of all that come after it.",
+        hint="Use nn.LocalResponseNorm, the norm over neighbouring channels. Its results differ: "
+        "CrossMapLRN2d counts the first channel among the neighbours of all later ones.",
     )
 
 

@@ -230,7 +230,7 @@ def is_only_shown(frame: FrameType | None) -> bool:
 
 
 def is_logging(frame: FrameType | None) -> bool:
-    """Whether Python's logging makes a text now, of which it reads nothing.
+    """Whether Python's logging formats a text now, which it does not read.
 
     Args:
         frame: Where a value becomes a text, or a part of one.

@@ -86,7 +86,7 @@ class TrainingCheckpoint:
         **parts: Stateful,
     ) -> None:
         bad = [
-            f"{name}, a {type(part).__name__}"
+            f"{name} ({type(part).__name__})"
             for name, part in parts.items()
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict"))
         ]
@@ -118,10 +118,10 @@ class TrainingCheckpoint:
             DataParallelError: If a replica does not come.
         """
         job = job_of_replicas("utils.TrainingCheckpoint")
-        loaded = session.need_loaded("TrainingCheckpoint.save()")
+        program = session.need_loaded("TrainingCheckpoint.save()")
         parts = {name: part.state_dict() for name, part in self._parts.items()}
         rest = {
-            "hyperparameters": loaded.runner().hyperparameters(),
+            "hyperparameters": program.runner().hyperparameters(),
             "random": session.get_rng_state(),
             "parts": parts,
             "values": values,
@@ -133,7 +133,7 @@ class TrainingCheckpoint:
                 facts |= {name: _fact(state) for name, state in parts.items()}
                 facts |= {f"value {name}": _fact(value) for name, value in values.items()}
                 job.agree("TrainingCheckpoint.save()", facts, advice=_SAME_PLACE)
-            loaded.writes.bring("TrainingCheckpoint.save()")
+            program.writes.bring("TrainingCheckpoint.save()")
             problem = self._write(rest) if is_main_process() else ""
             if job is not None:
                 problem = job.gather("TrainingCheckpoint written", problem.encode())[0].decode()
@@ -155,27 +155,27 @@ class TrainingCheckpoint:
             DataParallelError: If a replica does not come.
         """
         job = job_of_replicas("utils.TrainingCheckpoint")
-        loaded = session.need_loaded("TrainingCheckpoint.load()")
-        found = self._digest()
+        program = session.need_loaded("TrainingCheckpoint.load()")
+        digest = self._digest()
         if job is not None:
-            facts = {f"file {self._path}": found or "none"}
+            facts = {f"file {self._path}": digest or "none"}
             job.agree("TrainingCheckpoint.load()", facts, advice=_SAME_FILE)
-        if not found:
+        if not digest:
             return None
-        kept = self._read()
-        self._check(kept, loaded.runner().hyperparameters())
-        self._model.load_state_dict(kept["model"])
-        for optimizer, state in zip(self._optimizers, kept["optimizers"], strict=True):
+        content = self._read()
+        self._check(content, program.runner().hyperparameters())
+        self._model.load_state_dict(content["model"])
+        for optimizer, state in zip(self._optimizers, content["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         session.to_rdu(self._model, self._given)
-        loaded.runner().set_hyperparameters(kept["hyperparameters"])
-        session.set_rng_state(kept["random"])
+        program.runner().set_hyperparameters(content["hyperparameters"])
+        session.set_rng_state(content["random"])
         for name, part in self._parts.items():
-            part.load_state_dict(kept["parts"][name])
-        step = kept.get("step")  # None where the training was not followed, and in older files
+            part.load_state_dict(content["parts"][name])
+        step = content.get("step")  # None where the training was not followed, and in older files
         if PROFILER.follower is not None and step is not None:
             PROFILER.follower.go_on(_program(), step)
-        return kept["values"]
+        return content["values"]
 
     def _write(self, rest: Mapping[str, Any]) -> str:
         """Write the file; says what stood in the way."""

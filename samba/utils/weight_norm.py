@@ -37,11 +37,13 @@ def weight_norm_(layer: nn.Linear) -> nn.Linear:
         The layer.
 
     Raises:
-        ArgumentError: ``layer`` is no ``torch.nn.Linear``.
+        ArgumentError: ``layer`` is not a ``torch.nn.Linear``, or is of a subclass.
     """
     if type(layer) is not nn.Linear:
         raise ArgumentError(
-            where="weight_norm_(layer)", found=type(layer).__name__, wanted="a torch.nn.Linear"
+            where="weight_norm_(layer)",
+            found=type(layer).__name__,
+            wanted="a torch.nn.Linear, and not a subclass",
         )
     weight = layer.weight
     del layer.weight

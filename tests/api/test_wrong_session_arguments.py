@@ -78,15 +78,15 @@ BEFORE = {
 }
 
 AFTER = {
-    "sync_buffers_to_cpu": (lambda s: session.sync_buffers_to_cpu(5), "to_cpu(model)", "a int"),
-    "sync_buffers_to_rdu": (lambda s: session.sync_buffers_to_rdu(5), "to_rdu(model)", "a int"),
+    "sync_buffers_to_cpu": (lambda s: session.sync_buffers_to_cpu(5), "to_cpu(model)", "found int"),
+    "sync_buffers_to_rdu": (lambda s: session.sync_buffers_to_rdu(5), "to_rdu(model)", "found int"),
     "buffers in place": (
         lambda s: session.sync_buffers_to_cpu(s.model, "no"),
         "sync_buffers_to_cpu(inplace=...)",
         "'no'",
     ),
-    "to_cpu": (lambda s: session.to_cpu(5), "session.to_cpu(model)", "a int"),
-    "to_cpu_": (lambda s: session.to_cpu_(5), "session.to_cpu_(model)", "a int"),
+    "to_cpu": (lambda s: session.to_cpu(5), "session.to_cpu(model)", "found int"),
+    "to_cpu_": (lambda s: session.to_cpu_(5), "session.to_cpu_(model)", "found int"),
     "to_cpu in place": (lambda s: session.to_cpu(s.model, inplace="no"), "inplace=", "'no'"),
     "update_tensor": (lambda s: session.update_tensor("x", [1]), "update_tensor('x'", "list [1]"),
     "update_tensor by number": (

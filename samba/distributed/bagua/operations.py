@@ -23,7 +23,7 @@ from samba.tensor.views import view_flat_as_numpy
 
 
 class BucketValues(Protocol):
-    """A bucket, as operations see it."""
+    """What an operation needs of a bucket."""
 
     name: str
     backend: BaguaBackend

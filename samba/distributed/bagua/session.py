@@ -204,7 +204,7 @@ def attach(loaded: LoadedProgram, algorithm: Algorithm | None) -> None:
         if not isinstance(cast(Any, algorithm), Algorithm):
             raise ArgumentError(
                 where="samba.distributed.bagua.with_session(algorithm)",
-                found=f"a {type(algorithm).__name__}",
+                found=type(algorithm).__name__,
                 wanted="an Algorithm, or None",
             )
         loaded.device.use_buckets()  # a single replica has no buckets of its own accord

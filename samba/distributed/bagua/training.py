@@ -203,7 +203,7 @@ def with_bagua(
     if not trained.parameters:
         raise ArgumentError(
             where="with_bagua",
-            found=f"a {type(model).__name__} without trained parameters",
+            found=f"{type(model).__name__}, which has no trained parameters",
             wanted="at least one parameter with requires_grad",
         )
     broadcast_state(model, optimizers, trained.backend.hierarchy.whole)
@@ -228,7 +228,7 @@ def trained_model_of(model: nn.Module) -> TorchTrainedModel:
     if model not in _trained:
         raise ArgumentError(
             where="trained_model_of",
-            found=f"a {type(model).__name__}",
+            found=type(model).__name__,
             wanted="a model of with_bagua",
         )
     return _trained[model]

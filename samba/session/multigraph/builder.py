@@ -144,7 +144,7 @@ class GraphBuilder:
             )
         if not isinstance(graph, FwdGraph):
             raise ArgumentError(
-                where=where, found=f"a {type(graph).__name__}", wanted="a samba.graph.FwdGraph"
+                where=where, found=type(graph).__name__, wanted="a samba.graph.FwdGraph"
             )
         overwrite = flag_of(overwrite, "session.add_graph(overwrite=...)")
         if graph.name in self._graphs and not overwrite:

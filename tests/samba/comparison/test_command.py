@@ -113,7 +113,7 @@ def test_a_script_with_its_own_arguments(folder, capsys, planted):
         (["net:absent"], "no function 'absent' in net"),
         (["net"], "'net'"),
         (["net:"], "module:function"),
-        (["net:wrong"], "gave a Net"),
+        (["net:wrong"], "returned Net"),
         (["net:failing"], "no model today"),
         (["net:make", "compile"], "they are for scripts"),
         (["net.py"], "ended without compiling a model"),

@@ -108,7 +108,7 @@ def test_without_a_qconfig_there_is_one_scale():
 
 
 def test_what_is_no_linear_layer_of_8_bits_is_refused():
-    with pytest.raises(ArgumentError, match=r"found a Conv1d, expected a torch\.nn\.Linear"):
+    with pytest.raises(ArgumentError, match=r"found Conv1d, expected a torch\.nn\.Linear"):
         QuantizedLinear.from_float(nn.Conv1d(1, 1, 1))
     layer = nn.Linear(2, 2)
     layer.qconfig = float16_dynamic_qconfig

@@ -249,7 +249,7 @@ def test_a_bucket_size_that_is_no_number_of_bytes(folder, monkeypatch, text):
 
 
 def test_a_configuration_that_is_no_dict(folder):
-    with refused(folder, "config_dict", "a list", "vars(args)"):
+    with refused(folder, "config_dict", "found list", "vars(args)"):
         samba.session.compile(Mlp(), named(MLP.inputs()), config_dict=["--o0"])
 
 

@@ -90,9 +90,9 @@ BAD_INPUTS = {
         ["input_tensors[2]", "one tensor too many", "inputs named x, y"],
     ),
     "place without a slot": (lambda y: (None, None, torch.zeros(5, 4)), ["one tensor too many"]),
-    "an array": (lambda y: (np.zeros((5, 4), np.float32), y), ["[0]", "a ndarray", "SambaTensor"]),
-    "a number": (lambda y: 5, ["input_tensors", "a int", "a tensor, a tuple, a list, a dict"]),
-    "the model first": (lambda y: torch.nn.Linear(1, 1), ["a Linear", "a tensor, a tuple"]),
+    "an array": (lambda y: (np.zeros((5, 4), np.float32), y), ["[0]", "found ndarray", "SambaTensor"]),
+    "a number": (lambda y: 5, ["input_tensors", "found int", "a tensor, a tuple, a list, a dict"]),
+    "the model first": (lambda y: torch.nn.Linear(1, 1), ["found Linear", "a tensor, a tuple"]),
     "without values": (
         lambda y: (samba.SambaTensor(shape=(5, 4), name="x"), y),
         ["input_tensors", "SambaTensor x", "no values"],
@@ -161,7 +161,7 @@ BAD_CALLS = {
     ),
     "output without a name": (
         {"output_tensors": [torch.zeros(1)]},
-        ["output_tensors[0]", "a Tensor", "model.output_tensors"],
+        ["output_tensors[0]", "found Tensor", "model.output_tensors"],
     ),
     "data parallel mode": (
         {"data_parallel_mode": "fast"},
@@ -178,7 +178,7 @@ BAD_CALLS = {
         {"hyperparam_dict": {"lr": 0.5, "momentum": None}},
         ["['momentum']", "NoneType None", "no hyperparameter was changed"],
     ),
-    "no dict": ({"hyperparam_dict": 0.1}, ["hyperparam_dict", "a float", "a dict"]),
+    "no dict": ({"hyperparam_dict": 0.1}, ["hyperparam_dict", "found float", "a dict"]),
     "gradient of another shape": (
         {"grad_of_outputs": [None, torch.ones(4, 3)]},
         ["second__linear__outputs__0__grad", "[4, 3]", "[5, 3]"],
@@ -193,7 +193,7 @@ BAD_CALLS = {
     ),
     "a number as gradient": (
         {"grad_of_outputs": [1.0]},
-        ["grad_of_outputs", "a float", "tensors or None"],
+        ["grad_of_outputs", "found float", "tensors or None"],
     ),
 }
 

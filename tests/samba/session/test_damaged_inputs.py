@@ -104,8 +104,8 @@ FOREIGN: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
         "a jagged tensor",
     ),
     "of another library": (lambda: X.to_mkldnn(), "a _mkldnn tensor"),
-    "fake": (lambda: FakeTensorMode().from_tensor(X), "a FakeTensor"),
-    "a wrapper": (lambda: Wrapper(X), "a Wrapper"),
+    "fake": (lambda: FakeTensorMode().from_tensor(X), "found FakeTensor"),
+    "a wrapper": (lambda: Wrapper(X), "found Wrapper"),
     "freed": (lambda: with_storage(0), "whose memory was freed"),
     "freed in part": (lambda: with_storage(40), "whose memory was freed"),
 }
@@ -219,9 +219,9 @@ CONTAINERS: dict[str, tuple[Callable[[], Any], str]] = {
     "a generator": (lambda: (t for t in (X, Y)), "a generator, expected a tensor"),
     "an endless generator": (lambda: itertools.repeat(X), "a repeat, expected a tensor"),
     "a set": (lambda: {1, 2}, "a set, expected a tensor"),
-    "a text": (lambda: "x", "a str, expected a tensor"),
+    "a text": (lambda: "x", "found str, expected a tensor"),
     "200,000 tensors": (lambda: [X] * 200_000, "one tensor too many"),
-    "hostile": (lambda: [Hostile(), Y], "a Hostile"),
+    "hostile": (lambda: [Hostile(), Y], "Hostile"),
     "keys that are not text": (lambda: {1: X, 2: Y}, "a tensor named"),
     "a tuple as key": (lambda: {("x",): X}, "a tensor named ('x',)"),
     **{

@@ -116,7 +116,7 @@ def test_each_graph_makes_its_auxiliary_tensor_anew() -> None:
 
 def test_two_auxiliary_tensors_of_one_graph_do_not_share_a_name() -> None:
     x = samba.from_torch_tensor(torch.ones(2, 4), name="x")
-    with pytest.raises(samba.SambaError, match="found 'table', expected a name not yet taken"):
+    with pytest.raises(samba.SambaError, match="found 'table', expected a name that is not empty"):
         utils.trace_multigraph(samba.from_torch_model_(TwoTables()), x)
 
 

@@ -208,6 +208,6 @@ def test_what_is_missing_or_cannot_be_converted_is_said(tmp_path, converter, mon
     converter(convert)
     with pytest.raises(OnnxUnsupported, match=r"ONNX model net: .*\(Loop, 16\)"):
         compile_(proto())
-    with pytest.raises(ArgumentError, match="a list, expected a torch"):
+    with pytest.raises(ArgumentError, match="found list, expected a torch"):
         compile_([])
     assert not list(tmp_path.rglob("*.pef"))

@@ -134,7 +134,7 @@ def test_what_a_graph_may_start_and_stop_at():
         ((x, out, "a\n"), "a name of printable characters"),
         ((x, out, "é" * 600), "a name of 1200 bytes"),
         ((x, (), "a"), "no tensors"),
-        ((3, out, "a"), "a int"),
+        ((3, out, "a"), "found int"),
         (((x, "y"), out, "a"), "str at 1"),
     ):
         with pytest.raises(ArgumentError, match=text):

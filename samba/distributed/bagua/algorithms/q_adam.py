@@ -31,7 +31,7 @@ class QAdamAlgorithm(GradientAlgorithm):
         if not isinstance(q_adam_optimizer, QAdamOptimizer):
             raise ArgumentError(
                 where="QAdamAlgorithm",
-                found=f"a {type(q_adam_optimizer).__name__}",
+                found=type(q_adam_optimizer).__name__,
                 wanted="a QAdamOptimizer",
             )
         self.optimizer, self.hierarchical = q_adam_optimizer, hierarchical
