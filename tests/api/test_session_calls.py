@@ -90,7 +90,7 @@ def test_the_model_is_given_by_the_name_in_the_signature(tmp_path):
 def test_run_takes_no_model(pefs):
     """An example of the page gives the model first, which its signature does not have."""
     scene = pefs.loaded(MLP)
-    with pytest.raises(ArgumentError, match=r"a Mlp, expected.*Leave the model out") as caught:
+    with pytest.raises(ArgumentError, match=r"found Mlp, expected.*Leave the model out") as caught:
         samba.session.run(scene.model, scene.inputs, scene.model.output_tensors)
     assert caught.value.deviation == "run-without-model"
     scene.run()

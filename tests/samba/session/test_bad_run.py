@@ -90,7 +90,10 @@ BAD_INPUTS = {
         ["input_tensors[2]", "one tensor too many", "inputs named x, y"],
     ),
     "place without a slot": (lambda y: (None, None, torch.zeros(5, 4)), ["one tensor too many"]),
-    "an array": (lambda y: (np.zeros((5, 4), np.float32), y), ["[0]", "found ndarray", "SambaTensor"]),
+    "an array": (
+        lambda y: (np.zeros((5, 4), np.float32), y),
+        ["[0]", "found ndarray", "SambaTensor"],
+    ),
     "a number": (lambda y: 5, ["input_tensors", "found int", "a tensor, a tuple, a list, a dict"]),
     "the model first": (lambda y: torch.nn.Linear(1, 1), ["found Linear", "a tensor, a tuple"]),
     "without values": (
