@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import signal
 import socket
@@ -39,14 +41,25 @@ class Ended:
     left: bool
 
 
+@functools.cache
+def _cache() -> str:
+    """A cache folder that all replicas share, so that only the first of a kind compiles."""
+    if "TEST_CACHE" in os.environ:
+        return os.environ["TEST_CACHE"]
+    folder = tempfile.TemporaryDirectory(prefix="replicas-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's environment without what launchers set."""
+    """This process's environment without what launchers set, and with a cache of executables."""
     env = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_LAUNCHERS) and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     }
-    return env | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | more
+    own = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "EMULATOR_CACHE": _cache()}
+    return env | own | more
 
 
 def free_port() -> int:

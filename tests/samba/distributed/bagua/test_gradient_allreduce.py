@@ -149,5 +149,5 @@ def test_a_peer_that_fails_ends_the_step():
 def test_arguments():
     with pytest.raises(ArgumentError, match="gradient_allreduce"):
         bagua.Algorithm.init("nothing")
-    with pytest.raises(ArgumentError, match="without trained parameters"):
+    with pytest.raises(ArgumentError, match="has no trained parameters"):
         bagua.with_bagua(nn.ReLU(), [], bagua.GradientAllReduceAlgorithm())
