@@ -264,7 +264,7 @@ class Device(DeviceMemory):
             if plan.wide:
                 SET(True)
             # One call of C functions: from the first donated array to the last stored result there
-            # is not bytecode between which the handler of a signal could run.
+            # is no bytecode between which the handler of a signal could run.
             results = starmap(plan.call, (arrays,))
             values = chain.from_iterable(chain(results, plan.voids))
             _exhaust(

@@ -34,7 +34,7 @@ def rooms() -> str:
             said = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
             words = said.partition("\n\n")[0].replace("\n", " ").replace("``", "`")
             words = _PAGE_NAME.sub("", words)
-            rows.append(f"| `{folder.relative_to(ROOT)}/` | {words.replace('``', '`')} |")
+            rows.append(f"| `{folder.relative_to(ROOT)}/` | {words} |")
     return "\n".join(rows) + "\n"
 
 
