@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     if module is None:
         close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0.4)
-        meant = f", did you mean {close[0]!r}?" if close else "."
+        guess = f", did you mean {close[0]!r}?" if close else "."
         *others, last = _COMMANDS
         say(
-            f"python -m samba: no command {arguments[0]!r}{meant} "
+            f"python -m samba: no command {arguments[0]!r}{guess} "
             f"The commands are {', '.join(others)} and {last}; --help says what they do.",
             file=sys.stderr,
         )

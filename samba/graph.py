@@ -83,22 +83,22 @@ class FwdGraph(SambaGraph):
             )
 
 
-def _tensors(given: Any, where: str) -> dict[str | int, torch.Tensor]:
+def _tensors(argument: Any, where: str) -> dict[str | int, torch.Tensor]:
     """Tensors by argument name, or by position where they have none; None left out."""
-    if isinstance(given, torch.Tensor):
-        given = (given,)
-    if not isinstance(given, (Mapping, tuple, list)):
+    if isinstance(argument, torch.Tensor):
+        argument = (argument,)
+    if not isinstance(argument, (Mapping, tuple, list)):
         raise ArgumentError(
             where=where,
-            found=type(given).__name__,
+            found=type(argument).__name__,
             wanted="a tensor, a tuple, a list or a dict of tensors",
         )
     pairs: list[tuple[str | int, Any]]
-    if isinstance(given, Mapping):
-        pairs = [leaf for key, value in given.items() for leaf in leaves(str(key), value)]
+    if isinstance(argument, Mapping):
+        pairs = [leaf for key, value in argument.items() for leaf in leaves(str(key), value)]
         pairs = [(key, value) for key, value in pairs if not isinstance(value, Constant)]
     else:
-        pairs = list(enumerate(value for _, value in leaves("", given)))
+        pairs = list(enumerate(value for _, value in leaves("", argument)))
     bad = [
         f"{type(value).__name__} at {key!r}"
         for key, value in pairs

@@ -64,12 +64,12 @@ _hook: Slot[RemovableHandle] = Slot()
 
 def _follow_mode() -> None:
     """Hooks into registration and initialisation exactly while there is a mode."""
-    hook, wanted = _hook.value, current_mode() is not None
-    if wanted and hook is None:
+    hook, has_mode = _hook.value, current_mode() is not None
+    if has_mode and hook is None:
         _hook.value = register_module_parameter_registration_hook(_registered)
         for name in INITIALISERS:
             setattr(init, name, _recorded(getattr(init, name)))
-    elif hook is not None and not wanted:
+    elif hook is not None and not has_mode:
         _hook.value = None
         hook.remove()
         for name in INITIALISERS:

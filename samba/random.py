@@ -71,9 +71,9 @@ def _creator(function_name: str, summary: str) -> Creator:
         **kwargs: Any,
     ) -> SambaTensor:
         with torch._C.DisableTorchFunctionSubclass():
-            made = function(*args, **kwargs)
+            values = function(*args, **kwargs)
         return SambaTensor(
-            made,
+            values,
             name=name,
             batch_dim=batch_dim,
             named_dims=named_dims,

@@ -158,8 +158,8 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         if not host_of(self).requires_grad:
             raise NoAutograd(name=self.sn_name or "")
         if inputs is not None:
-            given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-            inputs = [host_of(tensor) if isinstance(tensor, Tensor) else tensor for tensor in given]
+            items = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+            inputs = [host_of(tensor) if isinstance(tensor, Tensor) else tensor for tensor in items]
         with torch._C.DisableTorchFunctionSubclass():
             Tensor.backward(host_of(self), to_torch(gradient), retain_graph, create_graph, inputs)
 
@@ -239,8 +239,8 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         so they keep class and names when a whole module is saved. So does an empty tensor.
         """
         note_use((self,), "pickle")
-        kept = isinstance(self, torch.nn.Parameter) or not self._has_data
-        if kept or not _saved_by_torch(sys._getframe(1)):
+        keeps = isinstance(self, torch.nn.Parameter) or not self._has_data
+        if keeps or not _saved_by_torch(sys._getframe(1)):
             return _rebuild_reduction(self)
         with torch._C.DisableTorchFunctionSubclass():
             return _plain(self).__reduce_ex__(protocol)

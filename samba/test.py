@@ -68,9 +68,9 @@ def consistency_test(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Named
         @functools.wraps(test)
         def twice(*test_args: Any, **test_kwargs: Any) -> Named:
             first = test(*test_args, **test_kwargs)
-            kept = {name: to_torch(tensor).clone() for name, tensor in first}
+            copies = {name: to_torch(tensor).clone() for name, tensor in first}
             second = dict(test(*test_args, **test_kwargs))
-            _compare(f"second run of {test.__name__}", kept, second)
+            _compare(f"second run of {test.__name__}", copies, second)
             return first
 
         return twice
@@ -115,22 +115,22 @@ class TestWithGold:
         memory = visible_memory()
         outputs = self.model.output_tensors
         results = session.run(_as_traced(), outputs)
-        found = {t.sn_name: t.torch() for t in results}
+        tensors = {t.sn_name: t.torch() for t in results}
         for parameter in self.model.parameters():
             name = parameter.sn_name  # pyright: ignore[reportAttributeAccessIssue]  # the model is converted
             if memory is not None and memory.knows(name):
-                found[name] = memory.read(name)
+                tensors[name] = memory.read(name)
                 if memory.has_grad(name):
-                    found[f"{name}__grad"] = memory.read_grad(name)
+                    tensors[f"{name}__grad"] = memory.read_grad(name)
         if not self.path.exists():
-            start, data = time.perf_counter(), _saved(found)
+            start, data = time.perf_counter(), _saved(tensors)
             write_atomically(str(self.path), [data])
             seconds, then = time.perf_counter() - start, "test again to compare with it"
             size, what = bytes_text(len(data)), f"{self.name}: gold file"
             say(created_line(what, str(self.path), size=size, seconds=seconds, then=then))
             return
         gold = read_pickled(self.path, mmap=False)
-        _compare(f"{self.name}: gold file {self.path}", gold, found)
+        _compare(f"{self.name}: gold file {self.path}", gold, tensors)
         say(f"{self.name}: {len(gold)} tensors are those of {self.path}")
 
 
@@ -149,10 +149,10 @@ def _as_traced() -> dict[str, None] | None:
     return {graph.values[value].name: None for value in graph.inputs}
 
 
-def _compare(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _compare(what: str, gold: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     names, details = [], []
-    for name in [*wanted, *(n for n in found if n not in wanted)]:
-        problem = _difference(wanted.get(name), found.get(name))
+    for name in [*gold, *(n for n in own if n not in gold)]:
+        problem = _difference(gold.get(name), own.get(name))
         if problem:
             names.append(name)
             details.append(f"  {name}: {problem}")
@@ -160,10 +160,10 @@ def _compare(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> 
         raise Different(what=what, names=names, details=details)
 
 
-def _difference(wanted: Any, found: Any) -> str:
-    if wanted is None or found is None:
-        return "missing here" if found is None else "not expected"
-    first, second = to_torch(wanted), to_torch(found)
+def _difference(gold: Any, own: Any) -> str:
+    if gold is None or own is None:
+        return "missing here" if own is None else "not expected"
+    first, second = to_torch(gold), to_torch(own)
     if first.shape != second.shape or first.dtype != second.dtype:
         return f"{list(second.shape)} {second.dtype}, expected {list(first.shape)} {first.dtype}"
     same = (first == second) | (first.isnan() & second.isnan())

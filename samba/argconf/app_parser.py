@@ -115,13 +115,13 @@ def given_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
         parser: The command's parser.
         arguments: The command line.
     """
-    own, given = parser._option_string_actions, {}
+    own, spellings = parser._option_string_actions, {}
     for name in _options(arguments):
         # A letter may have its value right behind it: -n3.
         spelt = name if name in own else name[:2]
         if spelt in own and (spelt == name or not name.startswith("--")):
-            given.setdefault(own[spelt].dest, spelt)
-    return given
+            spellings.setdefault(own[spelt].dest, spelt)
+    return spellings
 
 
 def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str], script: str) -> str:
@@ -138,11 +138,11 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str], scrip
         >>> run_command(parser, ["compile", "--pef-name", "net", "-b", "8"], "net.py")
         'python net.py run -b 8'
     """
-    own, kept, keeps = parser._option_string_actions, [], False
+    own, words, keeps = parser._option_string_actions, [], False
     for argument in arguments[arguments.index("compile") + 1 :]:
         for name in _options([argument]):
             option = own.get(name) or own.get("" if name.startswith("--") else name[:2])
             keeps = option is not None and option.dest != "pef"
         if keeps:
-            kept.append(argument)
-    return shlex.join(["python", script, "run", *kept])
+            words.append(argument)
+    return shlex.join(["python", script, "run", *words])

@@ -58,14 +58,14 @@ class NotedArgs(argparse.Namespace):
         super().__init__(**_fields(args))
 
     def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
+        value = super().__getattribute__(name)
         unread: dict[str, str] = object.__getattribute__(self, "_samba_unread")
         if unread:
             if name == "__dict__":
                 unread.clear()
             else:
                 unread.pop(name, None)
-        return found
+        return value
 
     def __contains__(self, key: str) -> bool:
         return key in _fields(self)

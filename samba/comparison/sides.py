@@ -55,8 +55,8 @@ def widest(tensor: torch.Tensor) -> torch.Tensor:
 
 def tolerance(dtype: torch.dtype) -> Tol:
     """The tolerance of an op's results of a dtype; 0 for integers and bool."""
-    found = TO_DTYPE.get(dtype)
-    return EXACT if found is None else DEFAULT_TOL.get(found, EXACT)
+    device_dtype = TO_DTYPE.get(dtype)
+    return EXACT if device_dtype is None else DEFAULT_TOL.get(device_dtype, EXACT)
 
 
 def gap(got: torch.Tensor, want: torch.Tensor, tol: Tol, more: float = 0.0) -> Gap:
@@ -124,21 +124,21 @@ def judge(
     """
     if got.shape != want.shape:
         return Status.SHAPE, None
-    found = gap(got, want, tol)
+    distance = gap(got, want, tol)
     if got.dtype != want.dtype:
-        return Status.DTYPE, found
-    if not found.wrong:
-        return Status.OK, found
+        return Status.DTYPE, distance
+    if not distance.wrong:
+        return Status.OK, distance
     if bool((got.isfinite() != want.isfinite()).any()):
-        return Status.NOT_FINITE, found
+        return Status.NOT_FINITE, distance
     exact = exactly() if carries_gradient(want) else None
     if exact is not None and exact.shape == want.shape:
         own = gap(want, exact, EXACT).largest
         more = OWN_ERRORS * own if own < torch.inf else 0.0
         ours = gap(got, widest(exact), tol, more)
         if not ours.wrong:
-            return Status.OK, replace(found, wrong=0)
-    return Status.BEYOND, found
+            return Status.OK, replace(distance, wrong=0)
+    return Status.BEYOND, distance
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -182,18 +182,18 @@ def source_values(traced: Traced) -> tuple[dict[int, torch.Tensor], list[str]]:
     Returns:
         Tensors by value index, with dropout rates of 0 and a seed of 0, and notes on that.
     """
-    found: dict[int, torch.Tensor] = {}
+    tensors: dict[int, torch.Tensor] = {}
     for source in traced.sources:
         if source.role is Role.SEED:
-            found[source.value] = torch.zeros(2, dtype=torch.uint32)
+            tensors[source.value] = torch.zeros(2, dtype=torch.uint32)
         elif source.role is Role.ARGIN:
-            found[source.value] = torch.zeros((), dtype=torch.float64)
+            tensors[source.value] = torch.zeros((), dtype=torch.float64)
         elif source.role is Role.METRIC:
-            found[source.value] = torch.zeros((), dtype=torch.bool)
+            tensors[source.value] = torch.zeros((), dtype=torch.bool)
         else:
-            found[source.value] = _plain(source)
+            tensors[source.value] = _plain(source)
     rates = any(s.role is Role.ARGIN and s.default != 0.0 for s in traced.sources)
-    return found, ["dropout is off on both sides"] if rates else []
+    return tensors, ["dropout is off on both sides"] if rates else []
 
 
 def _plain(source: Source) -> torch.Tensor:
@@ -241,7 +241,7 @@ def host_backward(
     ]
     if not pairs:
         return {}
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [result for result, _ in pairs],
         list(leaves.values()),
         [cotangent for _, cotangent in pairs],
@@ -249,7 +249,7 @@ def host_backward(
     )
     return {
         v: g.resolve_conj().resolve_neg()
-        for v, g in zip(targets, found, strict=True)
+        for v, g in zip(targets, gradients, strict=True)
         if g is not None
     }
 
@@ -275,12 +275,12 @@ class DeviceNodes:
 
     def forward(self, node: Node, env: Tensors) -> dict[int, torch.Tensor]:
         """Execute a node on tensors by value; returns its results by value."""
-        given = {v: view_as_numpy(env[v]) for v in node.refs()}
-        return {v: view_as_torch(a) for v, a in self._nodes.forward(node, given).items()}
+        arrays = {v: view_as_numpy(env[v]) for v in node.refs()}
+        return {v: view_as_torch(a) for v, a in self._nodes.forward(node, arrays).items()}
 
     def backward(self, node: Node, env: Tensors, cotangents: Tensors) -> dict[int, torch.Tensor]:
         """Differentiate a node; returns gradients by value that it takes."""
-        given = {v: view_as_numpy(env[v]) for v in node.refs()}
+        arrays = {v: view_as_numpy(env[v]) for v in node.refs()}
         seeds = {v: view_as_numpy(t) for v, t in cotangents.items()}
-        found = self._nodes.backward(node, given, seeds)
-        return {v: view_as_torch(a) for v, a in found.items()}
+        gradients = self._nodes.backward(node, arrays, seeds)
+        return {v: view_as_torch(a) for v, a in gradients.items()}

@@ -50,13 +50,13 @@ def _is_script(target: str) -> bool:
     return ":" not in target and (target.endswith(".py") or Path(target).exists())
 
 
-def _report(found: Comparison, args: argparse.Namespace) -> int:
+def _report(comparison: Comparison, args: argparse.Namespace) -> int:
     if args.json == "-":
-        say_text(found.to_json())
+        say_text(comparison.to_json())
     else:
-        say_text(found.text(all_rows=args.all))
+        say_text(comparison.text(all_rows=args.all))
         if args.json:
-            start, data = time.perf_counter(), f"{found.to_json()}\n".encode()
+            start, data = time.perf_counter(), f"{comparison.to_json()}\n".encode()
             try:
                 Path(args.json).write_bytes(data)
             except OSError as error:
@@ -65,7 +65,7 @@ def _report(found: Comparison, args: argparse.Namespace) -> int:
             seconds, size = time.perf_counter() - start, bytes_text(len(data))
             then = "docs/run.md says what it means"
             say(created_line("comparison", args.json, size=size, seconds=seconds, then=then))
-    return 0 if found.ok else 1
+    return 0 if comparison.ok else 1
 
 
 # -- a function that makes a model ------------------------------------------
@@ -135,7 +135,7 @@ def _compare_app(args: argparse.Namespace) -> int:
 
     def meet(model: torch.nn.Module, inputs: Any, settings: CompileSettings, losses: Any) -> None:
         try:
-            found = compare(
+            comparison = compare(
                 model,
                 inputs,
                 loss_indices=losses,
@@ -148,7 +148,7 @@ def _compare_app(args: argparse.Namespace) -> int:
             say_text(f"error: {error}", file=sys.stderr)
             codes.append(_TROUBLE)
         else:
-            codes.append(_report(found, args))
+            codes.append(_report(comparison, args))
         raise SystemExit(codes[0])  # the script ends here, and an abexit keeps the code
 
     with _path_of(path), _instead_of_compiling(meet), looking_in():

@@ -80,8 +80,8 @@ def compare(
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
-        >>> found = compare(model, torch.randn(2, 4))
-        >>> found.ok, found.first
+        >>> report = compare(model, torch.randn(2, 4))
+        >>> report.ok, report.first
         (True, None)
     """
     arithmetic = wanted_arithmetic(
@@ -263,10 +263,10 @@ class _Walk:
         """
 
         @functools.cache
-        def found() -> Tensors:
+        def values() -> Tensors:
             return exactly(compute, {v: self.host[v] for v in node.refs()})
 
-        return lambda value: lambda: found().get(value)
+        return lambda value: lambda: values().get(value)
 
     def _row(
         self,
@@ -281,7 +281,7 @@ class _Walk:
         total: torch.Tensor | None = None,
     ) -> Row:
         tol = tolerance(want.dtype)
-        status, found = judge(local, want, tol, exact)
+        status, distance = judge(local, want, tol, exact)
         total = want if total is None else total
         detail = ""
         if status is Status.SHAPE:
@@ -296,7 +296,7 @@ class _Walk:
             want,
             status=status,
             detail=detail,
-            local=found,
+            local=distance,
             whole=gap(whole, total, tol) if whole.shape == total.shape else None,
             nonfinite=(nonfinite(total), nonfinite(whole)),
         )

@@ -73,8 +73,8 @@ def compiled_rows(
         rows.append(
             _row(Phase.COMPILED, output.name, got, values[0][output.value], values[1][output.value])
         )
-    wanted, own = gradients
-    if wanted is None:
+    host, own = gradients
+    if host is None:
         return rows
     # Sources that share a region share its gradient.
     shared: dict[int, list[int]] = {}
@@ -82,10 +82,10 @@ def compiled_rows(
         if graph.values[v].grad_region >= 0:
             shared.setdefault(graph.values[v].grad_region, []).append(v)
     for region, members in shared.items():
-        parts = [v for v in members if v in wanted]
+        parts = [v for v in members if v in host]
         if parts:
             got = view_as_torch(device.read(region))
-            want = torch.stack([wanted[v] for v in parts]).sum(0)
+            want = torch.stack([host[v] for v in parts]).sum(0)
             ours = torch.stack([own[v] for v in parts]).sum(0)
             name = f"{graph.values[members[0]].name}__grad"
             rows.append(_row(Phase.COMPILED, name, got, want, ours))
@@ -117,7 +117,7 @@ def model_rows(
     try:
         with _as_it_was(model), TracedFunctions(model), torch.enable_grad():
             outputs = _outputs(_run(model, given, traced, values))
-            found = _gradients(outputs, graph, traced) if gradients is not None else {}
+            model_gradients = _gradients(outputs, graph, traced) if gradients is not None else {}
     except Exception as error:  # e.g. a mixture of dtypes that torch refuses
         return [], [f"the model itself could not be run: {type(error).__name__}: {error}"]
     rows = []
@@ -125,7 +125,7 @@ def model_rows(
         want = tensor.detach().as_subclass(torch.Tensor)
         rows.append(_row(Phase.MODEL, output.name, values[output.value], want, None))
     if gradients is not None:
-        for v, want in found.items():
+        for v, want in model_gradients.items():
             got = gradients.get(v, torch.zeros_like(want))
             rows.append(_row(Phase.MODEL, f"{graph.values[v].name}__grad", got, want, None))
     if any(node.op in CASTS for node in graph.nodes):
@@ -168,7 +168,7 @@ def _gradients(
     ]
     if not losses or not weights:
         return {}
-    found = torch.autograd.grad(
+    gradients = torch.autograd.grad(
         [t for t, _ in losses],
         [s.tensor for s in weights if s.tensor is not None],
         [seed for _, seed in losses],
@@ -176,7 +176,7 @@ def _gradients(
     )
     return {
         s.value: g.as_subclass(torch.Tensor)
-        for s, g in zip(weights, found, strict=True)
+        for s, g in zip(weights, gradients, strict=True)
         if g is not None
     }
 
@@ -190,15 +190,15 @@ def _as_it_was(model: torch.nn.Module) -> Iterator[None]:
             yield
         finally:
             with torch.no_grad():
-                for buffer, kept in buffers:
-                    buffer.copy_(kept)
+                for buffer, value in buffers:
+                    buffer.copy_(value)
 
 
 def _row(
     phase: Phase, name: str, got: torch.Tensor, want: torch.Tensor, nodes: torch.Tensor | None
 ) -> Row:
     """A verdict on a whole: rounding may add up, as much as node by node or as ``DRIFT`` says."""
-    found: Gap | None = None
+    distance: Gap | None = None
     status, detail = Status.OK, ""
     if got.shape != want.shape:
         status, detail = Status.SHAPE, f"found {list(got.shape)}"
@@ -206,10 +206,10 @@ def _row(
         status, detail = Status.DTYPE, f"found {got.dtype}"
     else:
         limit = _limit(want, nodes)
-        found = gap(got, want, Tol(rtol=0.0, atol=limit))
+        distance = gap(got, want, Tol(rtol=0.0, atol=limit))
         if bool((got.isfinite() != want.isfinite()).any()):
             status = Status.NOT_FINITE
-        elif found.wrong:
+        elif distance.wrong:
             status = Status.BEYOND
             detail = (
                 "the traced graph is not what the model computes"
@@ -223,7 +223,7 @@ def _row(
         shape=tuple(want.shape),
         status=status,
         detail=detail,
-        whole=found,
+        whole=distance,
         nonfinite=(nonfinite(want), nonfinite(got)),
     )
 

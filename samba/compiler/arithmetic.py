@@ -142,7 +142,7 @@ class ArithmeticMismatch(ArgumentError):
         self.pef, self.differences = pef, differences
         super().__init__(
             where=pef,
-            found=", ".join(f"{name}={asked}" for name, asked, _ in differences),
+            found=", ".join(f"{name}={wish}" for name, wish, _ in differences),
             wanted=", ".join(f"{name}={compiled}" for name, _, compiled in differences)
             + ", as it was compiled",
             hint="Leave these options out of the run, or compile again with them.",
@@ -160,9 +160,9 @@ def check_arithmetic(wanted: WantedArithmetic, compiled: Arithmetic, *, pef: str
         ("bf16_cast", wanted.cast, compiled.cast),
     )
     differences = tuple(
-        (name, asked.value, there.value)
-        for name, asked, there in pairs
-        if asked is not None and asked is not there
+        (name, wish.value, there.value)
+        for name, wish, there in pairs
+        if wish is not None and wish is not there
     )
     if differences:
         raise ArithmeticMismatch(pef=pef, differences=differences)

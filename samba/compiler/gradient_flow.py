@@ -155,7 +155,7 @@ class ComplexLoss(SambaError):
 
 
 def _chosen_losses(
-    traced: Traced, able: AbstractSet[int], given: tuple[int, ...] | None
+    traced: Traced, able: AbstractSet[int], indices: tuple[int, ...] | None
 ) -> frozenset[int]:
     """The outputs whose gradients start as ones.
 
@@ -163,22 +163,22 @@ def _chosen_losses(
     the scalars if there are any and all of them otherwise.
     """
     outputs = traced.outputs
-    if given is not None:
-        if any(i < 0 or i >= len(outputs) for i in given):
-            raise BadLossIndex(found=given, outputs=len(outputs))
-        for i in given:
+    if indices is not None:
+        if any(i < 0 or i >= len(outputs) for i in indices):
+            raise BadLossIndex(found=indices, outputs=len(outputs))
+        for i in indices:
             dtype = traced.values[outputs[i].value].dtype
             if dtype.is_complex:
                 raise ComplexLoss(index=i, name=outputs[i].name, dtype=dtype)
-        return frozenset(given)
+        return frozenset(indices)
     # A scalar without a gradient, such as an accuracy, is not a loss: backward from it is nothing.
-    found = [
+    candidates = [
         i
         for i, o in enumerate(outputs)
         if o.value in able and traced.values[o.value].dtype.is_floating
     ]
-    scalars = [i for i in found if traced.values[outputs[i].value].shape == ()]
-    return frozenset(scalars or found)
+    scalars = [i for i in candidates if traced.values[outputs[i].value].shape == ()]
+    return frozenset(scalars or candidates)
 
 
 class NoDerivative(SambaError):

@@ -67,7 +67,7 @@ def moved_elements(
     numbered = _Numbered(graph, sorted(needed - produced), sources)
     for node in reversed(followed):
         numbered.move(node)
-    return {value: numbered.found(value) for value in wanted}
+    return {value: numbered.origin(value) for value in wanted}
 
 
 def _shifts_labels(node: Node, producer: Mapping[int, Node]) -> bool:
@@ -78,8 +78,8 @@ def _shifts_labels(node: Node, producer: Mapping[int, Node]) -> bool:
     if node.op != "aten.where.self":
         return False
     _, shifted, label = node.args
-    made = producer.get(shifted.value) if isinstance(shifted, Ref) else None
-    return made is not None and made.op == "aten.add.Tensor" and made.args == (label, 1 << 16)
+    maker = producer.get(shifted.value) if isinstance(shifted, Ref) else None
+    return maker is not None and maker.op == "aten.add.Tensor" and maker.args == (label, 1 << 16)
 
 
 def _elements_of(node: Node) -> Elements | None:
@@ -139,7 +139,7 @@ class _Numbered:
         between = ("constant",) if at == 3 else ()
         return replace(node, args=(*node.args[:2], *between, float(self._end - 1)))
 
-    def found(self, value: int) -> MovedElements:
+    def origin(self, value: int) -> MovedElements:
         numbers = torch.unique(self._numbers[value])
         bounds = torch.tensor(self._first)
         owner = torch.searchsorted(bounds, numbers, right=True) - 1

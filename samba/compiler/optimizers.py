@@ -90,11 +90,11 @@ def as_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
     """
     if optimizers is None:
         return ()
-    found = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
-    for optimizer in found:
+    items = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
+    for optimizer in items:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise UnsupportedOptimizer(found=type(optimizer).__name__, reason="not an optimizer")
-    return tuple(found)
+    return tuple(items)
 
 
 def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[GroupSpec]:
@@ -152,14 +152,14 @@ def _options(
     rule: OptimizerRule, optimizer: torch.optim.Optimizer, group: dict[str, Any]
 ) -> dict[str, float]:
     """Options of a group: its settings, or attributes of the optimizer that it lacks."""
-    found: dict[str, Any] = vars(optimizer) | group
+    settings: dict[str, Any] = vars(optimizer) | group
     if "beta1" in rule.options:
-        found["beta1"], found["beta2"] = group["betas"]
+        settings["beta1"], settings["beta2"] = group["betas"]
     for state in rule.states:
         if isinstance(state.first, str):
             # torch fills all states with the optimizer's own value, whatever a group says.
-            found[state.first] = optimizer.defaults[state.first]
-    return {name: float(found[name]) for name in rule.options}
+            settings[state.first] = optimizer.defaults[state.first]
+    return {name: float(settings[name]) for name in rule.options}
 
 
 def _refuse_own_step(optimizer: torch.optim.Optimizer, cls: type[torch.optim.Optimizer]) -> None:

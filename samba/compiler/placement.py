@@ -266,10 +266,10 @@ def _place_outputs(
     return tuple(outputs)
 
 
-def _place_activations(taken: Sequence[int], values: list[Value], table: RegionTable) -> None:
+def _place_activations(indices: Sequence[int], values: list[Value], table: RegionTable) -> None:
     """What later sections or the backward pass take from a section."""
     names = {r.name for r in table.regions}
-    for v in taken:
+    for v in indices:
         value = values[v]
         if value.region < 0:
             name = f"{value.name}__saved" if value.name in names else value.name

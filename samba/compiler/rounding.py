@@ -121,14 +121,14 @@ class _Rounding:
         if self.seed is not None:
             inner.values.append(Value(name="seed", shape=(2,), dtype=DType.UINT32))
             inner.seed = Ref(seed)
-        found, seeded = inner.run(), self.seed is not None and inner.streams > inner.first
+        traced, seeded = inner.run(), self.seed is not None and inner.streams > inner.first
         self.streams = inner.streams
         return replace(
             gradient,
-            values=found.values,
-            nodes=found.nodes,
+            values=traced.values,
+            nodes=traced.nodes,
             inputs=(*gradient.inputs, seed) if seeded else gradient.inputs,
-            outputs=tuple(o.value for o in found.outputs),
+            outputs=tuple(o.value for o in traced.outputs),
         ), seeded
 
     def _custom(self, node: Node) -> None:
@@ -152,8 +152,8 @@ class _Rounding:
         everything = self.preset is Preset.MP4
         if everything and facts.keeps:
             self.nodes.append(self._with(node, self._present))
-            taken = [v for v in self.nodes[-1].refs() if self._is_float32(v)]
-            if taken and all(v in self.coarse for v in taken):
+            operands = [v for v in self.nodes[-1].refs() if self._is_float32(v)]
+            if operands and all(v in self.coarse for v in operands):
                 self.coarse.update(v for v in node.outputs if v >= 0)
             return
         positions: tuple[int, ...] | None = ()

@@ -68,19 +68,19 @@ def cut_o3(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     def size(value: int) -> int:
         return traced.values[value].nbytes
 
-    starts, used, weights, seen = [0], 0, 0, set[int]()
+    starts, used, weights, present = [0], 0, 0, set[int]()
     for i, node in enumerate(traced.nodes):
-        taken = {v for v in node.refs() if roles.get(v) is Role.WEIGHT}
-        fresh = {v for v in node.outputs if v >= 0} | (taken - seen)
-        cost, weight = sum(map(size, fresh)), sum(map(size, taken - seen))
+        reads = {v for v in node.refs() if roles.get(v) is Role.WEIGHT}
+        fresh = {v for v in node.outputs if v >= 0} | (reads - present)
+        cost, weight = sum(map(size, fresh)), sum(map(size, reads - present))
         heavy = weight_budget is not None and weight > 0 and weights + weight > weight_budget
         if (used + cost > budget or heavy) and i > starts[-1]:
             starts.append(i)
-            used, weights, seen = 0, 0, set()
-            cost, weight = cost - weight + sum(map(size, taken)), sum(map(size, taken))
+            used, weights, present = 0, 0, set()
+            cost, weight = cost - weight + sum(map(size, reads)), sum(map(size, reads))
         used += cost
         weights += weight
-        seen |= taken
+        present |= reads
     return starts
 
 

@@ -184,25 +184,25 @@ def _section_steps(
     buckets: tuple[GradientBucket, ...] = ()
     if options.data_parallel:
         buckets = _gradient_buckets(placed, table, options.bucket_bytes)
-    found: list[_NamedSteps] = []
+    steps: list[_NamedSteps] = []
     adding = set(placed.weight_gradients()) if options.accumulate else set[int]()
     if adding:
         zero = Step(kind=SectionKind.ZEROGRAD, writes=tuple(sorted(adding)))
-        found.append(_NamedSteps(name="zerograd", steps=(zero,)))
+        steps.append(_NamedSteps(name="zerograd", steps=(zero,)))
     forward = [_forward(placed, section) for section in range(len(placed.graph.sections))]
     backward = _backwards(placed, adding) if any(placed.graph.grads) else {}
     reduces = {
         s: [_reduce(n, b) for n, b in enumerate(buckets) if b.section == s] for s in backward
     }
     if options.mapping == "spatial" and backward:
-        found.append(_NamedSteps(name="fwd_bckwd_0", steps=(forward[0], backward[0])))
-        found += reduces[0]
+        steps.append(_NamedSteps(name="fwd_bckwd_0", steps=(forward[0], backward[0])))
+        steps += reduces[0]
     else:
-        found += [_NamedSteps(name=f"fwd_{s}", steps=(step,)) for s, step in enumerate(forward)]
+        steps += [_NamedSteps(name=f"fwd_{s}", steps=(step,)) for s, step in enumerate(forward)]
         for s, step in backward.items():
-            found.append(_NamedSteps(name=f"bckwd_{s}", steps=(step,)))
-            found += reduces[s]
-    return [*found, *_optimizer_steps(updated, buckets, table)]
+            steps.append(_NamedSteps(name=f"bckwd_{s}", steps=(step,)))
+            steps += reduces[s]
+    return [*steps, *_optimizer_steps(updated, buckets, table)]
 
 
 def _gradient_buckets(
@@ -344,9 +344,9 @@ def _opts(
     members: Sequence[int], optimizers: Sequence[Optimizer], buckets: Sequence[GradientBucket]
 ) -> list[Step]:
     """Make one step for all parameters, or one for those of each bucket."""
-    held = [frozenset(bucket.regions) for bucket in buckets]
+    sets = [frozenset(bucket.regions) for bucket in buckets]
     touched = [
-        [i for i in members if any(p.grad in grads for p in optimizers[i].params)] for grads in held
+        [i for i in members if any(p.grad in grads for p in optimizers[i].params)] for grads in sets
     ]
     if sum(map(bool, touched)) < 2:
         return [_opt(members, members, optimizers, None)]
@@ -354,7 +354,7 @@ def _opts(
     counts = {i: n for n, used in enumerate(touched) for i in used}
     return [
         _opt(used, [i for i in used if counts[i] == n], optimizers, grads)
-        for n, (used, grads) in enumerate(zip(touched, held, strict=True))
+        for n, (used, grads) in enumerate(zip(touched, sets, strict=True))
         if used
     ]
 

@@ -60,10 +60,10 @@ class _Reader:
         rule = facts.ranges or (("first",) if facts.elements in ("same", "first") else None)
         if rule is None:
             return
-        found = _RULES[rule[0]](self, node, *rule[1:])
-        outputs = node.outputs if isinstance(found, list) else node.outputs[:1]
+        spans = _RULES[rule[0]](self, node, *rule[1:])
+        outputs = node.outputs if isinstance(spans, list) else node.outputs[:1]
         for value, span in zip(
-            outputs, found if isinstance(found, list) else [found], strict=False
+            outputs, spans if isinstance(spans, list) else [spans], strict=False
         ):
             if value < 0 or span is None or value not in self.ranges:
                 continue

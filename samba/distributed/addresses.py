@@ -266,11 +266,11 @@ def asked_interfaces() -> tuple[str, ...]:
         CannotListen: If this host does not have one of them.
     """
     text = os.environ.get(INTERFACE_VARIABLE, "")
-    asked = tuple(text.split(",")) if text else ()
-    if not asked:
+    names = tuple(text.split(",")) if text else ()
+    if not names:
         return ()
     present = [name for _, name in socket.if_nameindex()]
-    missing = [name for name in asked if name not in present]
+    missing = [name for name in names if name not in present]
     if missing:
         raise CannotListen(
             what=f"{INTERFACE_VARIABLE}={text}",
@@ -278,7 +278,7 @@ def asked_interfaces() -> tuple[str, ...]:
             reason=f"this host, {socket.gethostname()}, has the interfaces {', '.join(present)}",
             hint="Name one of them, or leave the variable out.",
         )
-    return asked
+    return names
 
 
 def prefer_loopback() -> None:

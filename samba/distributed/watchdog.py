@@ -185,10 +185,10 @@ class Watchdog:
             wait: Seconds to wait for the store.
         """
         with self._told:
-            self._wanted = wanted = self._done + 2  # the beat under way may have begun before
+            self._wanted = beat = self._done + 2  # the beat under way may have begun before
             self._wake.set()
             if not self.is_cut_off():  # each wait for a store that does not answer is lost
-                self._told.wait_for(lambda: self._done >= wanted, wait)
+                self._told.wait_for(lambda: self._done >= beat, wait)
 
     # -- of the others ------------------------------------------------------
 
@@ -235,8 +235,8 @@ class Watchdog:
 
     def where(self, rank: int) -> str:
         """How far another rank came, in words."""
-        seen = self._seen.get(rank)
-        return "never seen" if seen is None else seen[1].where
+        entry = self._seen.get(rank)
+        return "never seen" if entry is None else entry[1].where
 
     def ended_early(self, ranks: Sequence[int]) -> bool:
         """Whether ranks are fine, but have not begun what this rank is in.

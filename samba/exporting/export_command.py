@@ -92,9 +92,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _export(args: argparse.Namespace) -> int:
     of = {"section": "stablehlo", "portable": "stablehlo", "weights": "onnx"}
-    for option, wanted in of.items():
-        if getattr(args, option) and args.format != wanted:
-            raise WrongUsage(f"--{option} is for --format {wanted}, not for {args.format}.")
+    for option, kind in of.items():
+        if getattr(args, option) and args.format != kind:
+            raise WrongUsage(f"--{option} is for --format {kind}, not for {args.format}.")
     program = read_pef(args.pef)
     index = chosen_graph(program, args.graph, pef=args.pef)
     form = _FORMATS[args.format]
@@ -140,14 +140,14 @@ def _stablehlo(args: argparse.Namespace, program: Program, index: int | None) ->
         steps = forms.section_steps(names.index(args.section), program)
     else:
         steps = all_steps(program, _one_graph(args, program, index))
-    found = forms.stablehlo(program, steps, promised=args.portable)
+    function = forms.stablehlo(program, steps, promised=args.portable)
     if not args.portable:
-        return found.text.encode()
+        return function.text.encode()
     if args.output != "-":
-        for what, places in (("argument", found.arguments), ("result", found.results)):
+        for what, places in (("argument", function.arguments), ("result", function.results)):
             for number, place in enumerate(places):
                 say_text(f"{what} {number}: {place.text()}")
-    return bytes(found.made.serialize())
+    return bytes(function.made.serialize())
 
 
 def _onnx(args: argparse.Namespace, program: Program, index: int | None) -> bytes:

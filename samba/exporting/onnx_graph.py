@@ -50,20 +50,20 @@ class _GraphModule(torch.nn.Module):
 
     Args:
         graph: The graph.
-        held: Weights, buffers and constants by value.
+        tensors: Weights, buffers and constants by value.
     """
 
-    def __init__(self, graph: Graph, held: Mapping[int, torch.Tensor]) -> None:
+    def __init__(self, graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
         super().__init__()
         self._graph = graph
-        self._held = {value: f"value_{value}" for value in held}
-        for value, name in self._held.items():
-            self.register_buffer(name, held[value])
+        self._names = {value: f"value_{value}" for value in tensors}
+        for value, name in self._names.items():
+            self.register_buffer(name, tensors[value])
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         graph = self._graph
         env: dict[int, Any] = dict(zip(graph.inputs, inputs, strict=True))
-        env |= {value: getattr(self, name) for value, name in self._held.items()}
+        env |= {value: getattr(self, name) for value, name in self._names.items()}
         for node in graph.nodes:
             for value, result in zip(node.outputs, run_node(node, env, graph), strict=False):
                 if value >= 0:
@@ -104,66 +104,66 @@ def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]
             missing or of another form; or if torch has no ONNX for an operation.
         MissingPackage: If the extra ``export`` is not installed.
     """
-    found = program.graphs[graph]
+    entry = program.graphs[graph]
     if not program.inference:
         raise _problem(
             program,
-            found,
+            entry,
             "the program trains, and ONNX has no form for that. Compile the model with inference="
             "True (--inference), in eval() mode, and export that PEF.",
         )
     if has_complex(program):
         raise _problem(
             program,
-            found,
+            entry,
             "it computes with complex numbers, which ONNX's operations do not take. Export it as "
             "StableHLO, or write its parts as real tensors.",
         )
-    drawn = sorted({node.op for node in found.nodes if "seed" in dict(node.kwargs)})
+    drawn = sorted({node.op for node in entry.nodes if "seed" in dict(node.kwargs)})
     if drawn:
         raise _problem(
             program,
-            found,
+            entry,
             f"it draws random numbers ({some_of(drawn, 8)}), which would differ elsewhere. Compile "
             "the model in eval() mode.",
         )
-    if any(node.op in CASTS for node in found.nodes):
+    if any(node.op in CASTS for node in entry.nodes):
         raise _problem(
             program,
-            found,
+            entry,
             "it rounds to bfloat16 as the hardware does, for which ONNX has no operation. Compile "
             "it without --graphamp-preset and --bf16-cast.",
         )
-    module = _GraphModule(found, _held(program, found, weights))
+    module = _GraphModule(entry, _outside_tensors(program, entry, weights))
     inputs = tuple(
-        torch.zeros(found.values[v].shape, dtype=FROM_DTYPE[found.values[v].dtype])
-        for v in found.inputs
+        torch.zeros(entry.values[v].shape, dtype=FROM_DTYPE[entry.values[v].dtype])
+        for v in entry.inputs
     )
-    data = _exported(program, found, module, inputs)
-    _check(program, found, data)
+    data = _exported(program, entry, module, inputs)
+    _check(program, entry, data)
     return data
 
 
-def _held(
+def _outside_tensors(
     program: Program, graph: Graph, weights: Mapping[str, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
     """Tensors of the values that are neither computed nor given; all problems at once."""
-    made = {v for node in graph.nodes for v in node.outputs} | set(graph.inputs)
+    known = {v for node in graph.nodes for v in node.outputs} | set(graph.inputs)
     short = {key.replace(".", "__"): tensor for key, tensor in weights.items()}
-    held: dict[int, torch.Tensor] = {}
+    tensors: dict[int, torch.Tensor] = {}
     checks = checked_branches(program)
     missing: list[str] = []
     other: list[str] = []
     for index, value in enumerate(graph.values):
-        if index in made or value.region < 0:
+        if index in known or value.region < 0:
             continue
         region = program.regions[value.region]
         if region.segment >= 0:
             data = np.frombuffer(program.segments[region.segment], TO_NUMPY[region.dtype])
-            held[index] = view_as_torch(data.reshape(region.shape).copy())
+            tensors[index] = view_as_torch(data.reshape(region.shape).copy())
             continue
         if value.region in checks:
-            held[index] = torch.zeros((), dtype=torch.bool)
+            tensors[index] = torch.zeros((), dtype=torch.bool)
             continue
         if region.role not in (Role.WEIGHT, Role.BUFFER):
             continue
@@ -178,7 +178,7 @@ def _held(
                 f"{FROM_DTYPE[region.dtype]} {list(region.shape)}"
             )
         else:
-            held[index] = tensor.detach()
+            tensors[index] = tensor.detach()
     if missing:
         advice = (
             "A PEF holds no weights: pass --weights CHECKPOINT, as samba.utils.save_checkpoint or "
@@ -187,7 +187,7 @@ def _held(
         raise _problem(program, graph, f"weights are missing: {some_of(missing, 8)}. {advice}")
     if other:
         raise _problem(program, graph, f"weights do not match the PEF: {some_of(other, 8)}.")
-    return held
+    return tensors
 
 
 def _exported(
@@ -208,7 +208,7 @@ def _exported(
         log.setLevel(logging.ERROR)
         with warnings.catch_warnings(), redirect_stdout(StringIO()), torch.no_grad():
             warnings.simplefilter("ignore")
-            made: Any = torch.onnx.export(module, inputs, dynamo=True, verbose=False, **names)
+            model: Any = torch.onnx.export(module, inputs, dynamo=True, verbose=False, **names)
     except Exception as error:
         raise_error_of_handler(error)
         raise _problem(
@@ -216,7 +216,7 @@ def _exported(
         ) from error
     finally:
         log.setLevel(level)
-    proto = made.model_proto
+    proto = model.model_proto
     if proto.ByteSize() > _LARGEST:
         raise _problem(
             program,

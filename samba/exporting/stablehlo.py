@@ -89,18 +89,18 @@ def stablehlo(program: Program, steps: StepKey, *, promised: bool = False) -> St
         DeviceError: If the program cannot be run.
     """
     device = Device(program)
-    found = portable_plan(
+    plan = portable_plan(
         program, device.buffer_map, steps, device.variant, platforms=(_PLATFORM,), promised=promised
     )
-    arguments = [_place(device, home, i < found.donated) for i, home in enumerate(found.reads)]
-    results = [_place(device, home) for home in found.writes]
+    arguments = [_place(device, home, i < plan.donated) for i, home in enumerate(plan.reads)]
+    results = [_place(device, home) for home in plan.writes]
     head = [
         *_commented("argument", arguments),
         *_commented("result", results),
     ]
     return Stablehlo(
-        text="\n".join(head) + "\n" + found.text,
-        made=found.made,
+        text="\n".join(head) + "\n" + plan.text,
+        made=plan.made,
         arguments=tuple(arguments),
         results=tuple(results),
     )

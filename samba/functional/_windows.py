@@ -65,8 +65,8 @@ def sn_gather(
         steps = torch.arange(length, device=start.device)
         shape = [*spread[:i], length, *spread[i + 1 :]]
         indices.append(start.view([*start.shape, *spread]) + steps.view(shape))
-    taken = source[tuple(indices)]
-    return _to_input_order(taken, input_tensor, dims, batched_dims, starts.dim() - 1)
+    windows = source[tuple(indices)]
+    return _to_input_order(windows, input_tensor, dims, batched_dims, starts.dim() - 1)
 
 
 def sn_scatter(
@@ -101,8 +101,8 @@ def sn_scatter(
 
     Example:
         >>> counts = torch.zeros(4, dtype=torch.int64)
-        >>> seen = torch.tensor([1, 3, 1])
-        >>> sn_scatter(counts, torch.ones(3, 1).long(), seen[:, None], [0], rmw_op="kAdd")
+        >>> votes = torch.tensor([1, 3, 1])
+        >>> sn_scatter(counts, torch.ones(3, 1).long(), votes[:, None], [0], rmw_op="kAdd")
         tensor([0, 2, 0, 1])
     """
     where = "sn_scatter"
@@ -155,8 +155,8 @@ def sn_scatter(
         ]
     )
     written = flat.index_put(tuple(indices), values.to(operand.dtype), accumulate=rmw_op == "kAdd")
-    kept = written.narrow(batched_dims, 0, count).reshape([*head, *sizes, *tail])
-    return kept.permute([order.index(d) for d in range(operand.dim())])
+    result = written.narrow(batched_dims, 0, count).reshape([*head, *sizes, *tail])
+    return result.permute([order.index(d) for d in range(operand.dim())])
 
 
 def _dims(
@@ -170,24 +170,24 @@ def _dims(
             found=f"{batched} for shapes {list(tensor.shape)} and {list(indices.shape)}",
             wanted="a number of leading dimensions that have equal sizes in both",
         )
-    found = [d + batched if 0 <= d < free else -1 for d in dims]
-    if not found or -1 in found or len(set(found)) != len(found):
+    positions = [d + batched if 0 <= d < free else -1 for d in dims]
+    if not positions or -1 in positions or len(set(positions)) != len(positions):
         raise ArgumentError(
             where=f"{where}, dimensions",
             found=str(list(dims)),
             wanted=f"different dimensions from 0 to {free - 1}, counted after the batched ones",
         )
-    if indices.dim() <= batched or indices.shape[-1] != len(found):
+    if indices.dim() <= batched or indices.shape[-1] != len(positions):
         raise ArgumentError(
             where=f"{where}(start_indices)",
             found=f"shape {list(indices.shape)}",
-            wanted=f"a last dimension of {len(found)}: one index for each of {list(dims)}",
+            wanted=f"a last dimension of {len(positions)}: one index for each of {list(dims)}",
         )
     if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
         raise ArgumentError(
             where=f"{where}(start_indices)", found=str(indices.dtype), wanted="whole numbers"
         )
-    return found
+    return positions
 
 
 def _order(tensor: torch.Tensor, dims: list[int], batched: int) -> list[int]:

@@ -185,14 +185,14 @@ def _reduced(
             found=repr(name),
             wanted=f"one of {', '.join(_REDUCTIONS)}",
         )
-    wanted = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
-    if not wanted or any(not -rank <= d < rank for d in wanted):
+    axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
+    if not axes or any(not -rank <= d < rank for d in axes):
         raise ArgumentError(
             where=f"{where}(reduce_dim)",
             found=str(dims),
             wanted=f"one or more dimensions from 0 to {rank - 1}",
         )
-    return wanted
+    return axes
 
 
 def sn_fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:

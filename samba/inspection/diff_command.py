@@ -65,22 +65,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def _levels(text: str) -> list[str]:
     """Levels between commas."""
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    for name in found:
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
         if name not in LEVELS:
             raise argparse.ArgumentTypeError(
                 f"no level {quoted(name)}; the levels are {', '.join(LEVELS)}"
             )
-    if not found:
+    if not names:
         raise argparse.ArgumentTypeError(f"name some of {', '.join(LEVELS)}")
-    return found
+    return names
 
 
 def _diff(args: argparse.Namespace) -> int:
     a, b = read_pef(args.a), read_pef(args.b)
     files = {"a": read_info(args.a), "b": read_info(args.b)}
-    found = differences(a, b)
-    levels = {name: found[name] for name in LEVELS if not args.only or name in args.only}
+    changes = differences(a, b)
+    levels = {name: changes[name] for name in LEVELS if not args.only or name in args.only}
     most = None if args.all else _MOST
     text = _json(files, levels, most) if args.json else _text(files, levels, most)
     say_text(text)

@@ -31,11 +31,11 @@ def differences(a: Program, b: Program) -> dict[str, tuple[Change, ...]]:
         programs make the same file.
     """
     both = Both(a, b)
-    found = {name: tuple(look(both)) for name, look in _LOOKS.items()}
-    if not any(found.values()) and encode(a) != encode(b):
+    changes = {name: tuple(look(both)) for name, look in _LOOKS.items()}
+    if not any(changes.values()) and encode(a) != encode(b):
         what = "the order in which the file lists its parts"
-        found["program"] = (Change(kind="changed", what=what),)
-    return found
+        changes["program"] = (Change(kind="changed", what=what),)
+    return changes
 
 
 def _program(both: Both) -> Iterator[Change]:

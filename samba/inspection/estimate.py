@@ -87,12 +87,12 @@ class Estimate:
 
 def multiplied_types(program: Program) -> tuple[DType, ...]:
     """Types that a program multiplies: those that a machine needs a rate for."""
-    found = {
+    dtypes = {
         dtype
         for schedule in range(len(program.schedules))
         for dtype, _ in schedule_cost(program, schedule).products
     }
-    return tuple(sorted(found))
+    return tuple(sorted(dtypes))
 
 
 def estimate(program: Program, schedule: int, machine: Machine) -> Estimate:
@@ -302,11 +302,11 @@ def _estimate(arguments: Sequence[str]) -> int:
             told=sys.stderr if args.json else None,
         )
     schedules = [i for i, s in enumerate(program.schedules) if graph in (None, s.graph)]
-    found = [estimate(program, i, machine) for i in schedules]
+    estimates = [estimate(program, i, machine) for i in schedules]
     if args.json:
-        say_text(json_text(as_dict(program, machine, found, args.sort), indent=2))
+        say_text(json_text(as_dict(program, machine, estimates, args.sort), indent=2))
     else:
-        _print(program, machine, found, args.sort)
+        _print(program, machine, estimates, args.sort)
     return DONE
 
 
@@ -340,18 +340,18 @@ def _machine(named: str, program: Program, *, saved: bool) -> Machine:
     from emulator.costs.measuring import measured_machine  # noqa: PLC0415  # it starts jax
 
     dtypes = {*multiplied_types(program), *(_SAVED if saved else ())}
-    found = best_machine(lambda: measured_machine(dtypes), dtypes)
-    if not found.is_quiet:
+    best = best_machine(lambda: measured_machine(dtypes), dtypes)
+    if not best.is_quiet:
         say(
-            f"measured under load: other processes took {found.others:.0%} of the processors, so "
+            f"measured under load: other processes took {best.others:.0%} of the processors, so "
             "the machine's best rates may be higher and these bounds too high. Measure again when "
             "it is quiet: the best of all measurements counts.",
             file=sys.stderr,
         )
-    return found.machine
+    return best.machine
 
 
-def _print(program: Program, machine: Machine, found: Sequence[Estimate], order: str) -> None:
+def _print(program: Program, machine: Machine, estimates: Sequence[Estimate], order: str) -> None:
     width = terminal_width()
     rates = [f"{d.name.lower()} {amount_text(r, 'FLOP/s')}" for d, r in machine.rates]
     caches = [
@@ -365,7 +365,7 @@ def _print(program: Program, machine: Machine, found: Sequence[Estimate], order:
             f"machine {quoted(machine.name)}: {', '.join([*rates, memory])}{near}", width=width
         )
     )
-    for one in found:
+    for one in estimates:
         say()
         rows = sorted_rows(one, order)
         say(f"graph {quoted(one.graph)} of {quoted(program.name)}: {len(rows)} sections")

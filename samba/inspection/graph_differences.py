@@ -37,8 +37,8 @@ def home_changes(both: Both) -> Iterator[Change]:
                 ("value", value.region, other.region),
                 ("gradient of", value.grad_region, other.grad_region),
             ):
-                told = (b < 0 and a not in both.pairs.regions) or (a < 0 and both.is_new_region(b))
-                if not told:
+                known = (b < 0 and a not in both.pairs.regions) or (a < 0 and both.is_new_region(b))
+                if not known:
                     yield from fields(
                         f"{what} {value.name}", ("memory", both.region_a(a), both.region_b(b))
                     )
@@ -107,12 +107,12 @@ class _Graphs:
 
     def tensors(self) -> Iterator[Change]:
         """Values that no node makes: inputs, weights, constants; names of all others."""
-        made = {v for node in self._ours.nodes for v in node.outputs}
-        made_there = {v for node in self._theirs.nodes for v in node.outputs}
+        results = {v for node in self._ours.nodes for v in node.outputs}
+        results_there = {v for node in self._theirs.nodes for v in node.outputs}
         yield from by_name(
             f"{self.where}tensor ",
-            {v.name: _form(v) for i, v in enumerate(self._ours.values) if i not in made},
-            {v.name: _form(v) for i, v in enumerate(self._theirs.values) if i not in made_there},
+            {v.name: _form(v) for i, v in enumerate(self._ours.values) if i not in results},
+            {v.name: _form(v) for i, v in enumerate(self._theirs.values) if i not in results_there},
         )
         names = [
             (self._name_a(here), self._theirs.values[there].name)
@@ -181,10 +181,10 @@ def _form(value: Value) -> str:
 def _texts(node: Node, gradient: Gradient | None, names: list[str]) -> list[str]:
     """Arguments as text; values by the names given in the order of ``node.refs()``."""
     rest = iter(names)
-    found = [_argument(arg, rest) for arg in node.args]
+    texts = [_argument(arg, rest) for arg in node.args]
     if gradient is not None:
-        found[0] = gradient.name
-    return found + [f"{name}={_argument(arg, rest)}" for name, arg in node.kwargs]
+        texts[0] = gradient.name
+    return texts + [f"{name}={_argument(arg, rest)}" for name, arg in node.kwargs]
 
 
 def _argument(arg: Arg, names: Iterator[str]) -> str:

@@ -69,9 +69,9 @@ def _parser() -> argparse.ArgumentParser:
 def _inspect(args: argparse.Namespace) -> int:
     program = read_pef(args.pef)
     index = chosen_graph(program, args.graph, pef=args.pef)
-    found = describe(program, read_info(args.pef), graph=index)
+    description = describe(program, read_info(args.pef), graph=index)
     if args.json:
-        text = folded_json(found)
+        text = folded_json(description)
     else:
         width = terminal_width()
         lists = (
@@ -80,8 +80,8 @@ def _inspect(args: argparse.Namespace) -> int:
             (args.regions, region_list),
             (args.metadata, metadata_list),
         )
-        chosen = [make(found, width=width) for asked, make in lists if asked]
-        text = "\n\n".join(chosen) or overview(found, width=width)
+        chosen = [make(description, width=width) for flag, make in lists if flag]
+        text = "\n\n".join(chosen) or overview(description, width=width)
     then = "docs/program.md says what it means"
     write_text(args.output, text, pef=args.pef, what="inspection", then=then)
     return 0

@@ -162,10 +162,10 @@ def matched(ours: Sequence[Keys], theirs: Sequence[Keys]) -> list[tuple[int, int
     """
     pairs: list[tuple[int, int]] = []
     for mine, other in zip(ours, theirs, strict=True):
-        found: list[tuple[int, int]] = []
+        matches: list[tuple[int, int]] = []
         for low, high in _gaps(pairs, len(mine), len(other)):
-            found += _match(mine, other, low, high)
-        pairs = sorted([*pairs, *found])
+            matches += _match(mine, other, low, high)
+        pairs = sorted([*pairs, *matches])
     return pairs
 
 
@@ -185,19 +185,19 @@ def _match(
 ) -> list[tuple[int, int]]:
     """Match one stretch: equal ends, then keys that occur once, then what is between these."""
     (a, b), (c, d) = low, high
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     while a < c and b < d and ours[a] == theirs[b]:
-        found.append((a, b))
+        pairs.append((a, b))
         a, b = a + 1, b + 1
     while a < c and b < d and ours[c - 1] == theirs[d - 1]:
         c, d = c - 1, d - 1
-        found.append((c, d))
+        pairs.append((c, d))
     anchors = _once_in_both(ours, theirs, (a, b), (c, d))
     shifted = [(i - a, j - b) for i, j in anchors]
     for (e, f), (g, h) in _gaps(shifted, c - a, d - b):
         choose = _longest if (g - e) * (h - f) <= _CELLS else _next
-        found += choose(ours, theirs, (a + e, b + f), (a + g, b + h))
-    return [*found, *anchors]
+        pairs += choose(ours, theirs, (a + e, b + f), (a + g, b + h))
+    return [*pairs, *anchors]
 
 
 def _once_in_both(
@@ -228,10 +228,10 @@ def _once_in_both(
 
 def _places(keys: Keys, start: int, end: int) -> dict[Hashable, int]:
     """Position of each key, in order; -1 for one that occurs several times."""
-    found: dict[Hashable, int] = {}
+    places: dict[Hashable, int] = {}
     for i in range(start, end):
-        found[keys[i]] = -1 if keys[i] in found else i
-    return found
+        places[keys[i]] = -1 if keys[i] in places else i
+    return places
 
 
 def _longest(
@@ -245,17 +245,17 @@ def _longest(
         for j, same in enumerate(other):
             row.append(above[j] + 1 if key == same else max(above[j + 1], row[j]))
         lengths.append(row)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     i, j = len(mine), len(other)
     while i and j:
         if mine[i - 1] == other[j - 1]:
             i, j = i - 1, j - 1
-            found.append((low[0] + i, low[1] + j))
+            pairs.append((low[0] + i, low[1] + j))
         elif lengths[i - 1][j] >= lengths[i][j - 1]:
             i -= 1
         else:
             j -= 1
-    return found
+    return pairs
 
 
 def _next(
@@ -265,15 +265,15 @@ def _next(
     places: dict[Hashable, list[int]] = {}
     for j in range(low[1], high[1]):
         places.setdefault(theirs[j], []).append(j)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     last = low[1] - 1
     for i in range(low[0], high[0]):
         candidates = places.get(ours[i], ())
         at = bisect.bisect_right(candidates, last)
         if at < len(candidates):
             last = candidates[at]
-            found.append((i, last))
-    return found
+            pairs.append((i, last))
+    return pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,25 +306,25 @@ def pair(a: Program, b: Program) -> Pairs:
     Returns:
         What stands for what; nothing stands for two.
     """
-    found = Pairs()
-    found.graphs.update(_graphs(a, b))
-    for i, j in found.graphs.items():
+    pairs = Pairs()
+    pairs.graphs.update(_graphs(a, b))
+    for i, j in pairs.graphs.items():
         ours, theirs = a.graphs[i], b.graphs[j]
-        found.nodes[i] = _nodes(ours, theirs)
-        found.values[i] = _values(ours, theirs, found.nodes[i])
-    _regions(a, b, found)
+        pairs.nodes[i] = _nodes(ours, theirs)
+        pairs.values[i] = _values(ours, theirs, pairs.nodes[i])
+    _regions(a, b, pairs)
     nodes_b = {
-        (j, there): (i, here) for i, j in found.graphs.items() for here, there in found.nodes[i]
+        (j, there): (i, here) for i, j in pairs.graphs.items() for here, there in pairs.nodes[i]
     }
     known = {place: place for place in nodes_b.values()}
-    regions_b = {there: here for here, there in found.regions.items()}
-    found.sections.update(
+    regions_b = {there: here for here, there in pairs.regions.items()}
+    pairs.sections.update(
         matched(
-            _section_keys(a, known, {r: r for r in found.regions}),
+            _section_keys(a, known, {r: r for r in pairs.regions}),
             _section_keys(b, nodes_b, regions_b),
         )
     )
-    return found
+    return pairs
 
 
 def _graphs(a: Program, b: Program) -> dict[int, int]:
@@ -360,44 +360,44 @@ def _nodes(ours: Graph, theirs: Graph) -> list[tuple[int, int]]:
 
 def _values(ours: Graph, theirs: Graph, nodes: Sequence[tuple[int, int]]) -> dict[int, int]:
     """Results of matched nodes; of all other values those of equal names."""
-    found: dict[int, int] = {}
+    pairs: dict[int, int] = {}
     for i, j in nodes:
         for here, there in zip(ours.nodes[i].outputs, theirs.nodes[j].outputs, strict=False):
             if here >= 0 and there >= 0:
-                found[here] = there
+                pairs[here] = there
     made_here = {v for node in ours.nodes for v in node.outputs}
     made_there = {v for node in theirs.nodes for v in node.outputs}
     by_name = {v.name: j for j, v in enumerate(theirs.values) if j not in made_there}
     for i, value in enumerate(ours.values):
         if i not in made_here and value.name in by_name:
-            found[i] = by_name[value.name]
-    return found
+            pairs[i] = by_name[value.name]
+    return pairs
 
 
-def _regions(a: Program, b: Program, found: Pairs) -> None:
+def _regions(a: Program, b: Program, pairs: Pairs) -> None:
     """Homes of matched values and of their gradients, as far as roles agree; then equal names."""
-    taken: set[int] = set()
+    partners: set[int] = set()
 
     def add(here: int, there: int) -> None:
-        fits = here >= 0 and there >= 0 and here not in found.regions and there not in taken
+        fits = here >= 0 and there >= 0 and here not in pairs.regions and there not in partners
         if fits and a.regions[here].role is b.regions[there].role:
-            found.regions[here] = there
-            taken.add(there)
+            pairs.regions[here] = there
+            partners.add(there)
 
     names = {region.name: j for j, region in enumerate(b.regions)}
     for i, region in enumerate(a.regions):
         if not region.role.is_transient:
             add(i, names.get(region.name, -1))
-    for i, j in found.graphs.items():
+    for i, j in pairs.graphs.items():
         ours, theirs = a.graphs[i].values, b.graphs[j].values
-        for here, there in found.values[i].items():
+        for here, there in pairs.values[i].items():
             add(ours[here].region, theirs[there].region)
             add(ours[here].grad_region, theirs[there].grad_region)
     for i, region in enumerate(a.regions):
         there = names.get(region.name, -1)
-        if i not in found.regions and there >= 0 and there not in taken:
-            found.regions[i] = there
-            taken.add(there)
+        if i not in pairs.regions and there >= 0 and there not in partners:
+            pairs.regions[i] = there
+            partners.add(there)
 
 
 def _section_keys(

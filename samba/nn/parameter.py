@@ -58,7 +58,7 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
         is_complex: bool | None = None,
         region_name: str | None = None,
     ) -> SambaParameter:
-        made = SambaTensor(
+        parameter = SambaTensor(
             torch_tensor if torch_tensor is None else torch_tensor.detach(),
             shape,
             dtype,
@@ -70,10 +70,10 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
             is_complex,
             region_name,
         )
-        vars(made).pop("_underlying", None)  # a parameter is a tensor of its own
-        made.__class__ = cls
-        made.requires_grad_(requires_grad)
-        return made  # pyright: ignore[reportReturnType]  # the class was assigned two lines above
+        vars(parameter).pop("_underlying", None)  # a parameter is a tensor of its own
+        parameter.__class__ = cls
+        parameter.requires_grad_(requires_grad)
+        return parameter  # pyright: ignore[reportReturnType]  # its class was assigned above
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()

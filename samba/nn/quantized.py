@@ -106,19 +106,19 @@ class QuantizedLinear(nn.Module):
             )
         weight = to_torch(mod.weight).detach().float()
         scheme, scales, points = _quantizer(mod, weight)
-        made = cls(
+        layer = cls(
             mod.in_features,
             mod.out_features,
             bias=mod.bias is not None,
             per_channel=scheme in _PER_CHANNEL,
         )
-        made.scale.copy_(scales.reshape(made.scale.shape))
-        made.zero_point.copy_(points.reshape(made.zero_point.shape))
+        layer.scale.copy_(scales.reshape(layer.scale.shape))
+        layer.zero_point.copy_(points.reshape(layer.zero_point.shape))
         # As torch rounds: with the inverse of the scale, to the nearest even.
-        steps = torch.round(weight * (1.0 / made.scale.float())) + made.zero_point
-        made.weight_int8.copy_(steps.clamp(-128, 127))
-        made.bias = mod.bias
-        return made.train(mod.training)
+        steps = torch.round(weight * (1.0 / layer.scale.float())) + layer.zero_point
+        layer.weight_int8.copy_(steps.clamp(-128, 127))
+        layer.bias = mod.bias
+        return layer.train(mod.training)
 
     @property
     def weight(self) -> torch.Tensor:

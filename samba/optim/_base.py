@@ -129,7 +129,7 @@ class DeviceSettings(torch.optim.Optimizer):
 
 
 def _loaded(operation: str) -> DeviceTensors:
-    found = visible_memory()
-    if found is None:
+    memory = visible_memory()
+    if memory is None:
         raise NotLoaded(operation=operation)
-    return found
+    return memory

@@ -36,11 +36,11 @@ def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @functools.cache
 def _own_folders() -> tuple[str, ...]:
-    found: list[str] = []
+    folders: list[str] = []
     for name in _OWN:
         spec = importlib.util.find_spec(name)
-        found += [] if spec is None else spec.submodule_search_locations or []
-    return tuple([os.path.realpath(folder) + os.sep for folder in found])
+        folders += [] if spec is None else spec.submodule_search_locations or []
+    return tuple([os.path.realpath(folder) + os.sep for folder in folders])
 
 
 @functools.cache
@@ -127,14 +127,14 @@ def installed() -> list[str]:
 
     They are those of the ``.dist-info`` folders, which no metadata has to be read for.
     """
-    found = {
+    names = {
         entry.name
         for folder in _folders()[1]
         if os.path.isdir(folder)
         for entry in os.scandir(folder)
         if entry.name.endswith((".dist-info", ".egg-info"))
     }
-    return [sys.version, *sorted(found)]
+    return [sys.version, *sorted(names)]
 
 
 @functools.cache

@@ -95,7 +95,7 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
     printed = io.StringIO()
     with (
         warnings.catch_warnings(record=True) as warned,
-        hearing(muted=True) as told,
+        hearing(muted=True) as deviations,
         redirect_stdout(printed),
         redirect_stderr(printed),
     ):
@@ -103,19 +103,19 @@ def _digest(model: torch.nn.Module, given: TraceInputs) -> str:
     if warned or printed.getvalue():
         said = str(warned[0].message) if warned else printed.getvalue()
         raise Incomparable("forward()", f"prints or warns {said[:100]!r}")
-    for deviation, text in told:
+    for deviation, text in deviations:
         log.put(f"{deviation} {text}")
     return log.hexdigest()
 
 
 def _logged(model: torch.nn.Module, given: TraceInputs) -> CallLog:
     log = CallLog(_names_of_attributes(model))
-    made: dict[int, Any] = {}
+    stand_ins: dict[int, Any] = {}
     for entry in given.tensors:
-        made.setdefault(
+        stand_ins.setdefault(
             id(entry.tensor), log.stand_in(entry.tensor, requires_grad=entry.requires_grad)
         )
-    args, kwargs = given.call_with([made[id(entry.tensor)] for entry in given.tensors])
+    args, kwargs = given.call_with([stand_ins[id(entry.tensor)] for entry in given.tensors])
     with (
         samba_names(model, given),
         _stood_in_for(model, log),
@@ -160,15 +160,15 @@ def _stood_in_for(model: torch.nn.Module, log: CallLog) -> Iterator[None]:
         holder for _, module in modules for holder in (parameters_of(module), buffers_of(module))
     ]
     before = [dict(holder) for holder in holders]
-    made: dict[int, Any] = {}
+    stand_ins: dict[int, Any] = {}
     for path, module in modules:
         for holder in (parameters_of(module), buffers_of(module)):
             for name, tensor in holder.items():
-                if tensor is not None and id(tensor) not in made:
-                    made[id(tensor)] = log.held(tensor, f"{path}.{name}")
+                if tensor is not None and id(tensor) not in stand_ins:
+                    stand_ins[id(tensor)] = log.held(tensor, f"{path}.{name}")
     try:
         for holder in holders:
-            holder.update({k: made[id(t)] for k, t in holder.items() if t is not None})
+            holder.update({k: stand_ins[id(t)] for k, t in holder.items() if t is not None})
         yield
         for holder in holders:
             for name, tensor in holder.items():
@@ -204,11 +204,11 @@ def _paths(model: torch.nn.Module, log: CallLog) -> Iterator[None]:
 def _refuse_own_gradients(results: list[torch.Tensor]) -> None:
     """Raise if a gradient on the way to results is computed by code of the user's."""
     waiting = [tensor.grad_fn for tensor in results if tensor.grad_fn is not None]
-    seen = set(waiting)
+    nodes = set(waiting)
     while waiting:
         node = waiting.pop()
         if isinstance(node, BackwardCFunction):
             raise Incomparable(type(node).__name__, "is a gradient of the model's own")
-        new = {before for before, _ in node.next_functions if before is not None} - seen
-        seen |= new
+        new = {before for before, _ in node.next_functions if before is not None} - nodes
+        nodes |= new
         waiting += new

@@ -84,9 +84,9 @@ class TraceMemory:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While active, the trace is made, and what is told is part of it."""
-        with hearing() as told:
+        with hearing() as deviations:
             yield
-        self._told = told
+        self._told = deviations
 
     def keep(self, traced: Traced, graph: Graph, *, pef: str) -> None:
         """Remember a trace that computes what the graph in the PEF does.

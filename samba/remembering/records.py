@@ -41,8 +41,8 @@ class Record:
             ValueError, KeyError, TypeError: If it is something else.
         """
         fields = json.loads(data)
-        told = tuple([(str(name), str(text)) for name, text in fields["told"]])
-        return Record(trace=dict(fields["trace"]), told=told)
+        deviations = tuple([(str(name), str(text)) for name, text in fields["told"]])
+        return Record(trace=dict(fields["trace"]), told=deviations)
 
 
 def record_of(traced: Traced, graph: Graph, *, told: Iterable[tuple[str, str]]) -> Record | None:
@@ -130,7 +130,7 @@ def trace_of(
     def source(
         value: int, role: int, name: str, region: str, path: str, grad: bool, default: float
     ) -> Source:
-        found = Source(
+        bare = Source(
             value=value,
             role=Role(role),
             name=name,
@@ -139,11 +139,11 @@ def trace_of(
             requires_grad=grad,
             default=default,
         )
-        if found.role is Role.INPUT:
-            return replace(found, tensor=next(tensors).tensor)
-        if found.role is Role.WEIGHT:
-            return replace(found, tensor=model.get_parameter(path))
-        return replace(found, tensor=model.get_buffer(path)) if found.role is Role.BUFFER else found
+        if bare.role is Role.INPUT:
+            return replace(bare, tensor=next(tensors).tensor)
+        if bare.role is Role.WEIGHT:
+            return replace(bare, tensor=model.get_parameter(path))
+        return replace(bare, tensor=model.get_buffer(path)) if bare.role is Role.BUFFER else bare
 
     looks = fields["looks"]
     traced = Traced(

@@ -209,11 +209,11 @@ class CallLog(TorchDispatchMode):
         words = [func.name(), "grad" if torch.is_grad_enabled() else "no grad"]
         if marks := get_current_meta().get("custom"):
             words.append(repr(sorted(marks.items())))  # of session.disable_graphamp(), for example
-        metas = self._taken(args, words)
+        metas = self._argument(args, words)
         options: dict[str, Any] = {}
         for key, value in (kwargs or {}).items():
             words.append(key)
-            options[key] = self._taken(value, words)
+            options[key] = self._argument(value, words)
         self.put("\0".join(words))
         if "device" in options:
             if options["device"] not in (None, _CPU):
@@ -235,9 +235,9 @@ class CallLog(TorchDispatchMode):
                     raise Incomparable(str(func), "returns some of the tensors that it writes")
                 return written[0] if len(written) == 1 else tuple(written)
         shares = args and isinstance(args[0], torch.Tensor) and _returns(func, write=False)
-        return self._given(result, self._stand_in_of(args[0]).memory if shares else 0)
+        return self._results(result, self._stand_in_of(args[0]).memory if shares else 0)
 
-    def _taken(self, value: Any, words: list[str]) -> Any:
+    def _argument(self, value: Any, words: list[str]) -> Any:
         """An argument with the meta device's tensors in it; what it is goes to the words."""
         if isinstance(value, torch.Tensor):
             stand_in = self._stand_in_of(value)
@@ -245,17 +245,17 @@ class CallLog(TorchDispatchMode):
             return stand_in.meta
         if isinstance(value, (list, tuple)):
             words.append(f"[{len(value)}")
-            return [self._taken(item, words) for item in value]
+            return [self._argument(item, words) for item in value]
         if not isinstance(value, _PLAIN):
             raise Incomparable("an operation", f"takes a {type(value).__qualname__}")
         words.append(repr(value))
         return value
 
-    def _given(self, result: Any, memory: int) -> Any:
+    def _results(self, result: Any, memory: int) -> Any:
         if isinstance(result, torch.Tensor):
             return self._wrapped(result, memory)
         if isinstance(result, (list, tuple)):
-            return type(result)(self._given(item, memory) for item in result)
+            return type(result)(self._results(item, memory) for item in result)
         return result
 
     def _wrapped(self, meta: torch.Tensor, memory: int = 0, **options: bool) -> StandIn:
@@ -462,12 +462,12 @@ def _returns(func: OpOverload, *, write: bool) -> bool:
 def _written(func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     """The tensors that an operation writes, in the order of its arguments."""
     arguments = arguments_of(func)
-    given = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
+    values = dict(zip((a.name for a in arguments), args, strict=False)) | dict(kwargs)
     return [
         tensor
         for a in arguments
         if a.alias_info is not None and a.alias_info.is_write
-        for tensor in tree_leaves(given.get(a.name))
+        for tensor in tree_leaves(values.get(a.name))
         if isinstance(tensor, torch.Tensor)
     ]
 

@@ -65,8 +65,8 @@ def _refuse_backward_hooks(model: torch.nn.Module) -> None:
     tables = [("all modules", global_hooks())]
     tables += [(path or "model", hook_tables_of(module)) for path, module in model.named_modules()]
     for place, hooks in tables:
-        if found := [kind for kind, table in hooks.items() if table and "backward" in kind]:
-            raise Incomparable(place, f"has {found[0]}")
+        if kinds := [kind for kind, table in hooks.items() if table and "backward" in kind]:
+            raise Incomparable(place, f"has {kinds[0]}")
     for path, parameter in model.named_parameters():
         if gradient_hooks(parameter) or accumulation_hooks(parameter):
             raise Incomparable(path, "has a hook on its gradient")
@@ -102,10 +102,10 @@ def _form(tensor: torch.Tensor, places: dict[Any, int]) -> tuple[Any, ...]:
     same = places.setdefault(id(tensor), len(places))
     memory = places.setdefault(("memory", memory_of(tensor) or id(tensor)), len(places))
     names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
-    held = {key: value for key, value in vars(tensor).items() if not key.startswith("_")}
+    own = {key: value for key, value in vars(tensor).items() if not key.startswith("_")}
     lies = strides_of(host_of(tensor)) if getattr(tensor, "_has_data", True) else None
     form = tuple(tensor.shape), tensor.dtype, str(tensor.device), tensor.requires_grad
-    return *form, type(tensor).__qualname__, lies, names, repr(sorted(held.items())), same, memory
+    return *form, type(tensor).__qualname__, lies, names, repr(sorted(own.items())), same, memory
 
 
 def _form_of_inputs(given: TraceInputs, places: dict[Any, int]) -> list[Any]:

@@ -152,8 +152,8 @@ def summary(program: Program, rows: Sequence[tuple[str, str]] = ()) -> str:
     root = model_of(facts)
     graphs, losses = [], []
     for graph in facts["graphs"]:
-        found = _sections(_called(facts, graph), root, None, None, None)
-        head, sections = found["head"], found["rows"]
+        content = _sections(_called(facts, graph), root, None, None, None)
+        head, sections = content["head"], content["rows"]
         shown = [[section[name] for name in head] for section in sections[:_BRIEF]]
         graphs.append((graph["name"], head, shown, max(0, len(sections) - _BRIEF)))
         losses += graph["losses"]
@@ -235,20 +235,20 @@ def _graph(
     root: str,
     graph: Facts,
     number: int,
-    found: Estimate | None,
+    limits: Estimate | None,
     machine: Machine | None,
     times: Times | None,
 ) -> dict[str, Any]:
     chosen = _called(facts, graph)
     boxes = _boxes(graph["nodes"])
     roofline = None
-    if found is not None and machine is not None:
-        roofline = _roofline(program, chosen, found, machine, times)
+    if limits is not None and machine is not None:
+        roofline = _roofline(program, chosen, limits, machine, times)
     precision = ", ".join(f"{how}: {some(n, 'node')}" for how, n in graph["precision"].items())
     return {
         "name": graph["name"],
         "number": number,
-        "sections": _sections(chosen, root, found, machine, times),
+        "sections": _sections(chosen, root, limits, machine, times),
         "roofline": roofline,
         "memory": None if graph["memory"] is None else _memory(graph["memory"], root),
         "unknown": () if graph["cost"] is None else graph["cost"]["unknown"],
@@ -298,12 +298,12 @@ def _boxes(nodes: Sequence[dict[str, Any]]) -> _Module:
 def _sections(
     sections: Sequence[Facts],
     root: str,
-    found: Estimate | None,
+    limits: Estimate | None,
     machine: Machine | None,
     times: Times | None,
 ) -> dict[str, Any]:
     """Shares of the sections, and what stands in a row for each of them."""
-    bounds = {} if found is None else {row.section: row for row in found.rows}
+    bounds = {} if limits is None else {row.section: row for row in limits.rows}
     if times is not None:
         weights = {s["id"]: times.seconds.get(s["name"], 0.0) for s in sections}
         title = "Time, measured"
@@ -370,7 +370,7 @@ def _by_file(lines: Sequence[str]) -> list[tuple[str, list[str]]]:
 def _roofline(
     program: Program,
     sections: Sequence[Facts],
-    found: Estimate,
+    limits: Estimate,
     machine: Machine,
     times: Times | None,
 ) -> dict[str, Any]:
@@ -381,7 +381,7 @@ def _roofline(
     peak = max((machine.rate(dtype) for dtype in multiplied_types(program)), default=0.0)
     names = {s["id"]: s["name"] for s in sections}
     spots = []
-    for row in found.rows:
+    for row in limits.rows:
         name = names.get(row.section, "")
         seconds = row.bound.seconds if times is None else times.seconds.get(name, 0.0)
         if seconds > 0 and row.cost.product_flops and row.cost.nbytes:
@@ -432,8 +432,8 @@ def _flops(cost: Facts) -> str:
 
 
 def _output(output: Facts, root: str) -> str:
-    made = f", {made_text(output['made_by'], root)}" if output["made_by"] else ""
-    return f"{output['name']} {_forms([output])}{made}"
+    origin = f", {made_text(output['made_by'], root)}" if output["made_by"] else ""
+    return f"{output['name']} {_forms([output])}{origin}"
 
 
 def _forms(tensors: Sequence[Facts | None]) -> str:

@@ -161,7 +161,7 @@ def memory_plot(memory: Mapping[str, Any]) -> Plot | None:
     below = [0.0] * len(calls)
     areas: list[Area] = []
     for role in known:
-        sizes = [found[role] for found in by_role]
+        sizes = [entry[role] for entry in by_role]
         if not any(sizes):
             continue
         above = [b + size for b, size in zip(below, sizes, strict=True)]
@@ -248,7 +248,7 @@ def roofline_plot(spots: Sequence[Spot], *, peak: float, bandwidth: float) -> Pl
 
 def _marks(placed: Sequence[tuple[Spot, float, float]]) -> list[Mark]:
     """Spots at their places, with names where few are there and no other name is near."""
-    marks, taken = list[Mark](), list[tuple[float, float]]()
+    marks, labels = list[Mark](), list[tuple[float, float]]()
     wide, high = _NAME
     for spot, across, down in placed:
         west = across > 0.5
@@ -258,13 +258,13 @@ def _marks(placed: Sequence[tuple[Spot, float, float]]) -> list[Mark]:
             for side in (west, not west)
             if 0 <= across - side * wide <= 1 - wide
             and all(
-                abs(across - side * wide - a) >= wide or abs(down - d) >= high for a, d in taken
+                abs(across - side * wide - a) >= wide or abs(down - d) >= high for a, d in labels
             )
         ]
         named = bool(free) and len(placed) <= _LABELS
         if named:
             west = free[0]
-            taken.append((across - west * wide, down))
+            labels.append((across - west * wide, down))
         marks.append(
             Mark(
                 section=spot.section,

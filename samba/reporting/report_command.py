@@ -57,12 +57,12 @@ def section_seconds(path: str, known: Mapping[str, Collection[str]]) -> dict[str
     try:
         if Path(path).stat().st_size > _LARGEST:
             raise BadTimes(path=path, problem=f"it has over {_LARGEST:,} bytes.")
-        found = parse_json(Path(path).read_bytes())
+        content = parse_json(Path(path).read_bytes())
     except OSError as error:
         raise BadTimes(path=path, problem=f"it cannot be read: {error.strerror}.") from None
     except NotJson as error:
         raise BadTimes(path=path, problem=f"it cannot be read: {error}.") from None
-    times, modules = _of_rows(found) if isinstance(found, list) else _of_trace(found)
+    times, modules = _of_rows(content) if isinstance(content, list) else _of_trace(content)
     if not times:
         raise BadTimes(path=path, problem="it holds no times of sections.")
     named = {name: seconds for name, seconds in times.items() if name in known}
@@ -85,15 +85,15 @@ _Found = tuple[dict[str, float], dict[str, set[str]]]
 
 
 def _of_rows(rows: list[Any]) -> _Found:
-    taken = [
+    entries = [
         row
         for row in rows
         if isinstance(row, dict)
         and isinstance(row.get("name"), str)
         and _is_time(row.get("median_ms"))
     ]
-    return {row["name"]: row["median_ms"] / 1e3 for row in taken}, {
-        row["name"]: set(row["modules"]) for row in taken if _are_texts(row.get("modules"))
+    return {row["name"]: row["median_ms"] / 1e3 for row in entries}, {
+        row["name"]: set(row["modules"]) for row in entries if _are_texts(row.get("modules"))
     }
 
 

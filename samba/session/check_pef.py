@@ -110,15 +110,15 @@ def refuse_other_graph(traced: Traced, program: Program, *, pef: str) -> None:
         NamesMismatch: If only names differ.
         GraphMismatch: If the graph differs otherwise, or constants have other contents.
     """
-    graph, given = program.graphs[0], traced.graph()
+    graph, current = program.graphs[0], traced.graph()
     if program.inference:
-        graph, given = without_gradient_arguments(graph), without_gradient_arguments(given)
-    difference = first_difference(graph, given)
+        graph, current = without_gradient_arguments(graph), without_gradient_arguments(current)
+    difference = first_difference(graph, current)
     if difference is not None:
         compiled, now = dict(program.metadata).get(AUTOCAST, ""), autocast_in_force()
         if compiled != now:
             raise AutocastMismatch(pef=pef, compiled=compiled, now=now, difference=difference)
-        if names := renamed(graph, given):
+        if names := renamed(graph, current):
             raise NamesMismatch(pef=pef, names=names)
         raise GraphMismatch(pef=pef, difference=difference)
     if changed := changed_constants(traced, graph, program):
@@ -265,17 +265,17 @@ def _differences(
     if group.max_grad_norm != norm:
         rows.append(("max_grad_norm", str(group.max_grad_norm), str(norm)))
     updated = {p.weight for p in entry.params}
-    given = {region_of.get(id(p), -1) for p in group.parameters}
+    regions = {region_of.get(id(p), -1) for p in group.parameters}
     other = {p.weight for o in program.optimizers if o is not entry for p in o.params}
-    missing, foreign = updated - given, given & other
+    missing, foreign = updated - regions, regions & other
     if missing or foreign:
         shown = _names(sorted(missing or foreign), program)
         difference = f"without {shown}" if missing else f"with {shown}"
         rows.append(("parameters", difference, f"{len(updated)} parameters"))
-    thawed = sorted((given & wanting) - updated - other)
+    thawed = sorted((regions & wanting) - updated - other)
     if thawed:
         rows.append(("requires_grad", f"True for {_names(thawed, program)}", "without them"))
-    frozen = sorted((given & updated) - wanting)
+    frozen = sorted((regions & updated) - wanting)
     if frozen:
         rows.append(("requires_grad", f"False for {_names(frozen, program)}", "with them"))
     return rows
@@ -298,24 +298,24 @@ def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None
     """Log hyperparameters of the optimizer that take the place of the compiled ones."""
     by_region = {argin.region: argin for argin in program.argins}
     compiled = dict(entry.argins)
-    for key, _, given in group.argins:
+    for key, _, value in group.argins:
         argin = by_region[compiled[key]]
-        if argin.default != given:
+        if argin.default != value:
             tell(
                 "optimizer-hyperparameter",
-                f"optimizer {entry.name}: {argin.name} is {given:g}, which is used from now on; "
+                f"optimizer {entry.name}: {argin.name} is {value:g}, which is used from now on; "
                 f"the PEF was compiled with {argin.default:g}",
             )
 
 
 def tell_rates(traced: Traced, program: Program) -> None:
     """Log dropout rates that differ from the compiled ones, which hold until they are set."""
-    given = {s.name: s.default for s in traced.sources if s.role is Role.ARGIN}
+    rates = {s.name: s.default for s in traced.sources if s.role is Role.ARGIN}
     for argin in program.argins:
-        if argin.kind is ArginKind.DROPOUT_RATE and given.get(argin.name) != argin.default:
+        if argin.kind is ArginKind.DROPOUT_RATE and rates.get(argin.name) != argin.default:
             tell(
                 "compiled-hyperparameter",
-                f"dropout rate {argin.name} is {given.get(argin.name, 0.0):g} in the model, but "
+                f"dropout rate {argin.name} is {rates.get(argin.name, 0.0):g} in the model, but "
                 f"the PEF was compiled with {argin.default:g}, which is used until "
                 "hyperparam_dict sets another",
             )

@@ -172,10 +172,10 @@ def _text(
     if metadata is None:
         metadata = {}
     mapping_of(metadata, "session.compile(pef_metadata=...)", "a dict of strings")
-    given = {str(k): str(v) for k, v in metadata.items()}
+    texts = {str(k): str(v) for k, v in metadata.items()}
     if cast := autocast_in_force():
-        given[AUTOCAST] = cast
-    return tuple((given | settings.arithmetic.metadata()).items())
+        texts[AUTOCAST] = cast
+    return tuple((texts | settings.arithmetic.metadata()).items())
 
 
 def _write(path: Path, program: Program, settings: CompileSettings) -> str:

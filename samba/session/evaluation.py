@@ -176,16 +176,16 @@ class Evaluator:
                 for mine, region in part.shared:
                     here[mine] = there[region]
                 self._bring(part)
-                outputs = self._wanted(part, output_tensors)
+                outputs = self._outputs_of(part, output_tensors)
                 part.runner.mark = length_hint(part.runner.ticks)
-                found = part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
+                results = part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
                 if PROFILER.follower is not None:
                     PROFILER.follower.evaluated(
                         loaded.program,
                         part.device,
                         {name: like.sn_name for name, like in self._like(part).items()},
                     )
-                return found
+                return results
             except BaseException as error:
                 part.runner.explain(error)
                 raise
@@ -209,7 +209,7 @@ class Evaluator:
                 values = read_as_numpy(with_values(tensors[path]), path)
                 part.device.write(region, values, name=path)
 
-    def _wanted(self, part: _Part, outputs: Any) -> Any:
+    def _outputs_of(self, part: _Part, outputs: Any) -> Any:
         """Outputs to fetch, with handles of the loaded program replaced by their like here."""
         if outputs is None:
             return part.outputs
@@ -248,21 +248,20 @@ class Evaluator:
             leaves[place] = leaf.new_empty(shapes.get(entry.name, leaf.shape))
             named.append(replace(entry, tensor=leaves[place]))
         args, kwargs = tree_unflatten(leaves, spec)
-        given = replace(self._given, args=args, kwargs=kwargs, tensors=tuple(named))
-        self._given = given
-        return given
+        self._given = replace(self._given, args=args, kwargs=kwargs, tensors=tuple(named))
+        return self._given
 
     def _part_for(self, given: TraceInputs) -> _Part:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])
         part = self._parts.get(key)
         if part is None:
-            part = self._made(given)
+            part = self._new_part(given)
             while len(self._parts) >= MOST_FORMS:
                 self._parts.pop(next(iter(self._parts)))
             self._parts[key] = part
         return part
 
-    def _made(self, given: TraceInputs) -> _Part:
+    def _new_part(self, given: TraceInputs) -> _Part:
         loaded = self._loaded
         compiled = loaded.program
         with stages(f"evaluate {compiled.name}", "tracing") as stage, self._slot.tracing():

@@ -191,18 +191,18 @@ class Feeder:
 
     def _matched(self, inputs: Any) -> list[tuple[InputSlot, torch.Tensor]]:
         pairs = [(key, item) for key, item in _pairs(inputs) if not self._is_constant(key, item)]
-        given = [(i, key, tensor) for i, (key, tensor) in enumerate(pairs) if tensor is not None]
+        tensors = [(i, key, tensor) for i, (key, tensor) in enumerate(pairs) if tensor is not None]
         places = self._by_place
-        if len(given) in (len(pairs), len(self.slots)):
+        if len(tensors) in (len(pairs), len(self.slots)):
             # No input is left out, or only the last ones: the others follow in order.
-            places = {i: slot for (i, _, _), slot in zip(given, self.slots, strict=False)}
-        times = Counter([id(tensor) for _, _, tensor in given])
+            places = {i: slot for (i, _, _), slot in zip(tensors, self.slots, strict=False)}
+        times = Counter([id(tensor) for _, _, tensor in tensors])
         matched: dict[str, tuple[InputSlot, torch.Tensor]] = {}
-        for place, key, tensor in given:
+        for place, key, tensor in tensors:
             where = f"session.run(input_tensors[{literal(key)}])" if key else _where(place)
-            meant = self._by_key.get(key) if key else places.get(place)
-            if times[id(tensor)] > 1 and meant is not None and self._may_be_named(tensor):
-                slot = meant  # one tensor for several inputs: its name can be that of one only
+            candidate = self._by_key.get(key) if key else places.get(place)
+            if times[id(tensor)] > 1 and candidate is not None and self._may_be_named(tensor):
+                slot = candidate  # one tensor for several inputs: its name can be that of one only
             else:
                 slot = self._slot(key, tensor, places.get(place), where)
             if slot.name in matched:

@@ -81,11 +81,11 @@ class _Mean:
                 return False
             self._unread.popleft()
             try:
-                found = {name: float(number) for name, number in losses.items()}
+                numbers = {name: float(number) for name, number in losses.items()}
             except RuntimeError:  # the run has failed, which the session tells
                 self.runs -= 1
                 continue
-            for name, number in found.items():
+            for name, number in numbers.items():
                 self._sums[name] = self._sums.get(name, 0.0) + number
         return True
 
@@ -154,12 +154,12 @@ class Follower:
             if facts.update:
                 course.step += 1
                 mean, course.trained = course.trained, _Mean()
-                held = {
+                hyperparameters = {
                     argin.name: device.argin(index)
                     for index, argin in enumerate(program.argins)
                     if argin.kind in _TOLD
                 }
-                self._end(Kind.TRAIN, program.name, course, mean, now, held)
+                self._end(Kind.TRAIN, program.name, course, mean, now, hyperparameters)
             self._write(wait=False)
 
     def evaluated(self, program: Program, device: Device, names: Mapping[str, str]) -> None:
@@ -170,12 +170,12 @@ class Follower:
             device: What has run its evaluation.
             names: The names that losses have there.
         """
-        found = [(loss, names.get(loss, loss)) for loss, _ in _losses(program)]
+        pairs = [(loss, names.get(loss, loss)) for loss, _ in _losses(program)]
         now = time.time(), time.perf_counter()
         with HELD:
             losses = {
                 loss: _later(device, device.region_of(name))
-                for loss, name in found
+                for loss, name in pairs
                 if device.knows(name)
             }
             if losses:

@@ -55,48 +55,48 @@ def fitting(
         RegionMismatch: The type cannot hold a number: it is not a whole number, is out of range, or
             is complex.
     """
-    wanted = FROM_DTYPE[region.dtype]
-    if tensor.dtype is wanted or tuple(tensor.shape) != tuple(region.shape):
+    dtype = FROM_DTYPE[region.dtype]
+    if tensor.dtype is dtype or tuple(tensor.shape) != tuple(region.shape):
         return tensor
-    if tensor.dtype.is_complex and not wanted.is_complex:
-        raise _other_kind(tensor, wanted, name)
-    is_whole = not (wanted.is_floating_point or wanted.is_complex)
+    if tensor.dtype.is_complex and not dtype.is_complex:
+        raise _other_kind(tensor, dtype, name)
+    is_whole = not (dtype.is_floating_point or dtype.is_complex)
     if is_whole and tensor.dtype.is_floating_point and not bool((tensor.double() % 1 == 0).all()):
         raise RegionMismatch(
             name=name,
             found=f"{dtype_name(tensor.dtype)} numbers that are not whole",
-            wanted=dtype_name(wanted),
-            hint=f"round them, and pass them as .to(torch.{dtype_name(wanted)}).",
+            wanted=dtype_name(dtype),
+            hint=f"round them, and pass them as .to(torch.{dtype_name(dtype)}).",
         )
-    return _cast(tensor, wanted, name, f"tensor {name}", deviations)
+    return _cast(tensor, dtype, name, f"tensor {name}", deviations)
 
 
 def _cast(
-    tensor: torch.Tensor, wanted: torch.dtype, name: str, what: str, deviations: Deviations
+    tensor: torch.Tensor, dtype: torch.dtype, name: str, what: str, deviations: Deviations
 ) -> torch.Tensor:
     """A tensor in another type, which is told; refused where it does not have a number."""
-    if not (wanted.is_floating_point or wanted.is_complex):
-        _check_range(tensor, wanted, name)
-    form = dtype_name(wanted)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        _check_range(tensor, dtype, name)
+    form = dtype_name(dtype)
     deviations.tell(
         "cast-input",
         f"{what}: a {dtype_name(tensor.dtype)} tensor is cast to {form}, for which the program "
         f"was compiled; pass it as .to(torch.{form}) to avoid this",
     )
-    return tensor.to(wanted)
+    return tensor.to(dtype)
 
 
-def _check_range(tensor: torch.Tensor, wanted: torch.dtype, name: str) -> None:
+def _check_range(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> None:
     """Refuse numbers that a whole type does not have."""
     if not tensor.numel() or tensor.dtype is torch.bool:
         return
     least, most = _extent(tensor)
-    limits = (0, 1) if wanted is torch.bool else _limits(wanted)
+    limits = (0, 1) if dtype is torch.bool else _limits(dtype)
     if not limits[0] <= least <= most <= limits[1]:
         raise RegionMismatch(
             name=name,
             found=f"{dtype_name(tensor.dtype)} numbers from {least} to {most}",
-            wanted=f"{dtype_name(wanted)}, {limits[0]} to {limits[1]}",
+            wanted=f"{dtype_name(dtype)}, {limits[0]} to {limits[1]}",
             hint="compile again with an input of the larger dtype.",
         )
 
@@ -113,8 +113,8 @@ def _limits(dtype: torch.dtype) -> tuple[int, int]:
     return limits.min, limits.max
 
 
-def _other_kind(tensor: torch.Tensor, wanted: torch.dtype, name: str) -> RegionMismatch:
-    form = dtype_name(wanted)
+def _other_kind(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> RegionMismatch:
+    form = dtype_name(dtype)
     return RegionMismatch(
         name=name,
         found=dtype_name(tensor.dtype),

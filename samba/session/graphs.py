@@ -203,12 +203,12 @@ def conflicts(parts: Sequence[GraphPart]) -> None:
 def _inputs(parts: Sequence[GraphPart]) -> Iterator[str]:
     owner: dict[str, tuple[torch.Tensor, str]] = {}
     for part in parts:
-        for given in part.given:
-            who = f"{given.name} of {part.traced.name}"
-            first, other = owner.setdefault(given.region_name, (given.tensor, who))
-            if first is not given.tensor:
+        for entry in part.given:
+            who = f"{entry.name} of {part.traced.name}"
+            first, other = owner.setdefault(entry.region_name, (entry.tensor, who))
+            if first is not entry.tensor:
                 yield (
-                    f"inputs {other} and {who} share region {given.region_name}; two inputs must "
+                    f"inputs {other} and {who} share region {entry.region_name}; two inputs must "
                     "not. Give one tensor object to both graphs, or give each tensor a name and a "
                     "region of its own."
                 )
@@ -300,9 +300,9 @@ def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> li
 
 
 def _renamed(values: Sequence[Value], value: Value, dtype: DType) -> Value:
-    taken = {other.name for other in values}
+    names = {other.name for other in values}
     name = f"{value.name}__{dtype.name.lower()}"
-    while name in taken:
+    while name in names:
         name += "_"
     return Value(name=name, shape=value.shape, dtype=dtype)
 

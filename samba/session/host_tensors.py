@@ -183,14 +183,14 @@ def model_tensors(
         if source.role not in tables or source.name not in places:
             continue
         tensor = tables[source.role].get(source.path)
-        wanted = source.tensor
+        like = source.tensor
         if tensor is None or (
-            wanted is not None and (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype)
+            like is not None and (tensor.shape, tensor.dtype) != (like.shape, like.dtype)
         ):
             raise ArgumentError(
                 where=f"session.{operation}, {source.path} of the model",
                 found="none" if tensor is None else _form(tensor),
-                wanted="one" if wanted is None else _form(wanted),
+                wanted="one" if like is None else _form(like),
                 hint="Give the model that was traced, or one of the same structure.",
             )
         entries.append(

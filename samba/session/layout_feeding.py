@@ -143,8 +143,8 @@ def _check(tensor: torch.Tensor, layout: Layout, name: str) -> None:
         return  # refused with its shape
     strides, offset = strides_of(tensor)
     same = all(
-        n <= 1 or own == seen
-        for n, own, seen in zip(tensor.shape, strides, layout.strides, strict=True)
+        n <= 1 or own == other
+        for n, own, other in zip(tensor.shape, strides, layout.strides, strict=True)
     )
     if same and (not layout.asks_offset or offset == layout.offset):
         return

@@ -392,8 +392,8 @@ class Loaded:
         self.writes.known.refuse_changed(f"session.{operation}")
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
-        wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-        self.write_tensors(wanted, states)
+        entries = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+        self.write_tensors(entries, states)
 
     def write_tensors(
         self, tensors: Sequence[HostTensor], states: Sequence[HostState] = ()
@@ -453,8 +453,8 @@ class Loaded:
         states = self._states_of(tensors, optims, operation)
         with self.turns.held():
             self.writes.bring(f"session.{operation}")
-            wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-            self.read_tensors(wanted, states, inplace=inplace)
+            entries = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+            self.read_tensors(entries, states, inplace=inplace)
 
     def read_tensors(
         self,

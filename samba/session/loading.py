@@ -198,15 +198,15 @@ def load_pef(
     check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
     note_settled(program, [entry.tensor for entry in given.tensors])
-    wanted = parsed_config(config)
+    options = parsed_config(config)
     loaded = LoadedModel(
         model,
         given,
         traced,
         used,
         program,
-        check_indices=checks_indices(wanted),
-        chips=wanted_chips(wanted, pef=pef),
+        check_indices=checks_indices(options),
+        chips=wanted_chips(options, pef=pef),
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     loaded.watch(used)
@@ -270,11 +270,11 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
     refuse_in_child("session.init_multigraph_runtime()")
     program = parse_pef(pef)
     compiled = [graph.name for graph in program.graphs]
-    given = [part.traced.name for part in parts]
-    if compiled != given:
+    names = [part.traced.name for part in parts]
+    if compiled != names:
         raise ArgumentError(
             where="session.init_multigraph_runtime(pef)",
-            found=f"graphs {', '.join(given)} in the session",
+            found=f"graphs {', '.join(names)} in the session",
             wanted=f"{', '.join(compiled)}, the graphs of {pef}, in this order",
             hint="Repeat the calls of trace_multigraph and add_graph that were compiled.",
         )
@@ -371,25 +371,25 @@ def wanted_chips(config: Mapping[str, Any], *, pef: str = "") -> Chips | None:
     return open_chips(count, split, processes)
 
 
-def _count(given: Any) -> int:
-    if given is None:
+def _count(value: Any) -> int:
+    if value is None:
         return 1
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ArgumentError(
             where="--n-chips, or config_dict['n_chips']",
-            found=described(given),
+            found=described(value),
             wanted="a whole number, 1 or more",
         )
-    return given
+    return value
 
 
-def _split(given: Any) -> Split:
-    if given is None:
+def _split(value: Any) -> Split:
+    if value is None:
         return Split.NONE
-    if not isinstance(given, str) or given not in [*Split]:
+    if not isinstance(value, str) or value not in [*Split]:
         raise ArgumentError(
             where="--tensor-parallel, or config_dict['tensor_parallel']",
-            found=described(given),
+            found=described(value),
             wanted=" or ".join(Split),
         )
-    return Split(given)
+    return Split(value)

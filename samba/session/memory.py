@@ -110,11 +110,11 @@ def session_memory(loaded: Loaded) -> SessionMemory:
             for device in evaluator.devices:
                 plans += _plans(device, _EVALUATION)
         return SessionMemory(
-            program=loaded.program.name, held=_held(loaded.device), plans=tuple(plans)
+            program=loaded.program.name, held=_sizes_by_role(loaded.device), plans=tuple(plans)
         )
 
 
-def _held(device: Device) -> tuple[tuple[str, int], ...]:
+def _sizes_by_role(device: Device) -> tuple[tuple[str, int], ...]:
     """Bytes by role that lie on a device now."""
     sizes: dict[Role, int] = {}
     for home, buffer in enumerate(device.pool.buffers):

@@ -120,8 +120,8 @@ class Metrics:
         rank, size: The rank of this process among how many, as of the program loaded last.
 
     Example:
-        >>> found = Metrics(traces=0, trace_seconds=0.0, totals=Totals(), rank=0, size=1)
-        >>> found.source(Source.CACHE)
+        >>> metrics = Metrics(traces=0, trace_seconds=0.0, totals=Totals(), rank=0, size=1)
+        >>> metrics.source(Source.CACHE)
         0
     """
 
@@ -311,21 +311,21 @@ def report_at_exit(metrics: Callable[[], Metrics]) -> bool:
     Returns:
         Whether they will be written.
     """
-    wanted = os.environ.get(METRICS_VARIABLE, "").strip()
-    if wanted in ("", "0"):
+    target = os.environ.get(METRICS_VARIABLE, "").strip()
+    if target in ("", "0"):
         return False
-    SambaAtexit.register(_write, wanted, metrics, os.getpid())
+    SambaAtexit.register(_write, target, metrics, os.getpid())
     return True
 
 
-def _write(wanted: str, metrics: Callable[[], Metrics], process: int) -> None:
+def _write(target: str, metrics: Callable[[], Metrics], process: int) -> None:
     if os.getpid() != process:
         return  # a child that was forked has done none of it
     figures = metrics()
-    if wanted == "1":
+    if target == "1":
         say_text(str(figures), file=sys.stderr)
         return
-    path = _of_rank(Path(wanted), figures)
+    path = _of_rank(Path(target), figures)
     is_json = path.suffix == ".json"
     text = json_text(figures.as_dict(), indent=2) if is_json else printable(str(figures))
     try:
@@ -339,8 +339,8 @@ def _of_rank(path: Path, figures: Metrics) -> Path:
 
     Example:
         >>> from samba.session.metrics import Totals
-        >>> found = Metrics(traces=1, trace_seconds=0.5, totals=Totals(), rank=1, size=2)
-        >>> _of_rank(Path("metrics.json"), found).name
+        >>> metrics = Metrics(traces=1, trace_seconds=0.5, totals=Totals(), rank=1, size=2)
+        >>> _of_rank(Path("metrics.json"), metrics).name
         'metrics.rank1.json'
     """
     if figures.size == 1:

@@ -188,8 +188,8 @@ class SessionParts:
 
         Example:
             >>> import samba
-            >>> found = samba.SambaSession().metrics()
-            >>> found.runs, found.as_dict()["cache"]["hits"]
+            >>> metrics = samba.SambaSession().metrics()
+            >>> metrics.runs, metrics.as_dict()["cache"]["hits"]
             (0, 0)
         """
         return self._book.metrics()
@@ -198,10 +198,10 @@ class SessionParts:
         """What a notebook shows: the loaded program, and what has been done with it."""
         if self._slot.loaded is None:
             return None
-        found, counted = self.metrics(), self.counters
-        rows = [("PEF", self.pef_path), ("runs", f"{counted.runs:,}")]
-        if found.size > 1:
-            rows.append(("replica", f"rank {found.rank} of {found.size}"))
+        figures, counters = self.metrics(), self.counters
+        rows = [("PEF", self.pef_path), ("runs", f"{counters.runs:,}")]
+        if figures.size > 1:
+            rows.append(("replica", f"rank {figures.rank} of {figures.size}"))
         return drawn(self._slot.loaded.program, rows)
 
     def memory(self) -> SessionMemory:

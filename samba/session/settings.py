@@ -113,13 +113,13 @@ def note_settled(program: Program, inputs: Iterable[torch.Tensor]) -> None:
     parsed = last_parsed_args()
     if parsed is None:
         return
-    asked, fields = looked_at(parsed), noted_fields(parsed)
+    options, fields = looked_at(parsed), noted_fields(parsed)
     # No set: an app may have made the option a list, which has no hash.
     sizes = [t.shape[getattr(t, "batch_dim", None) or 0] for t in inputs if t.dim()]
     settled = {
-        "batch_size": asked.get("batch_size") in sizes,
-        "inference": asked.get("inference") == program.inference,
-        "mapping": asked.get("mapping") == program.mapping,
+        "batch_size": options.get("batch_size") in sizes,
+        "inference": options.get("inference") == program.inference,
+        "mapping": options.get("mapping") == program.mapping,
     }
     for name, agrees in settled.items():
         if agrees:
@@ -203,11 +203,11 @@ def _stats(config: Mapping[str, Any], pef: Path) -> tuple[Path, ...]:
         ArgumentError: If it could not be written: no time is spent on compiling then.
     """
     beside = (pef.with_suffix(".stats.json"),) if config.get("dump_compiled_stats_json") else ()
-    given = config.get("compiled_stats_json") if config.get("command") == "compile" else None
-    if not given:
+    value = config.get("compiled_stats_json") if config.get("command") == "compile" else None
+    if not value:
         return beside
     where = "compile --compiled-stats-json"
-    path = _path(given, where).absolute()
+    path = _path(value, where).absolute()
     if path.is_dir() or not path.parent.is_dir():
         problem = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
         raise ArgumentError(where=where, found=problem, wanted="a file in a folder that exists")
@@ -218,16 +218,16 @@ def _stats(config: Mapping[str, Any], pef: Path) -> tuple[Path, ...]:
 
 def _pef(config: Mapping[str, Any], name: str) -> Path:
     """The file to write: that of ``compile -p``, or one in a folder of its own name."""
-    given = config.get("pef") if config.get("command") == "compile" else None
-    if given:
+    value = config.get("pef") if config.get("command") == "compile" else None
+    if value:
         if config.get("pef_name"):
             raise ArgumentError(
                 where="compile --pef-name and -p",
-                found=f"{config['pef_name']!r} and {str(given)!r}",
+                found=f"{config['pef_name']!r} and {str(value)!r}",
                 wanted="one of them",
                 hint="-p names the file itself, --pef-name a file below the output folder.",
             )
-        return _path(given, "compile -p")
+        return _path(value, "compile -p")
     pef_name = str(config.get("pef_name") or name).removesuffix(".pef")
     if (
         not is_path(pef_name)
@@ -245,18 +245,18 @@ def _pef(config: Mapping[str, Any], name: str) -> Path:
     return folder / pef_name / f"{pef_name}.pef"
 
 
-def _path(given: Any, where: str) -> Path:
+def _path(value: Any, where: str) -> Path:
     """A path that the system has a form for.
 
     Raises:
         ArgumentError: If there is none.
     """
     try:
-        path = Path(given)
+        path = Path(value)
     except TypeError:
         path = None
     if path is None or not is_path(str(path)):
-        raise ArgumentError(where=where, found=described(given), wanted="a path")
+        raise ArgumentError(where=where, found=described(value), wanted="a path")
     return path
 
 

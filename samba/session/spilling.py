@@ -234,14 +234,14 @@ def _room(host: torch.Tensor) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
-def _folder(wanted: str) -> Path:
+def _folder(path: str) -> Path:
     """Where the file goes.
 
     Raises:
         OSError: If there is no folder on a disk.
     """
     # The second is where large files go by the standard for file systems; the first may be memory.
-    candidates = [wanted] if wanted else [tempfile.gettempdir(), "/var/tmp"]
+    candidates = [path] if path else [tempfile.gettempdir(), "/var/tmp"]
     for candidate in map(Path, candidates):
         if candidate.is_dir() and _file_system(candidate) not in _IN_MEMORY:
             return candidate
@@ -255,9 +255,9 @@ def _file_system(folder: Path) -> str:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ""
-    wanted = f"{os.major(number)}:{os.minor(number)}"
+    device = f"{os.major(number)}:{os.minor(number)}"
     for line in lines:
         fields = line.split()
-        if len(fields) > 6 and fields[2] == wanted:
+        if len(fields) > 6 and fields[2] == device:
             return fields[fields.index("-") + 1]
     return ""

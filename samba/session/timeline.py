@@ -78,13 +78,13 @@ class Pieces:
         """
         pieces: list[Piece] = []
         for section, group in itertools.groupby(steps, key=lambda step: step[0]):
-            taken = tuple(group)
+            series = tuple(group)
             entry = self._program.sections[section]
             # A section that is called several times in a row has its steps as often.
-            calls = max(1, len(taken) // len(set(taken)))
-            each = len(taken) // calls
+            calls = max(1, len(series) // len(set(series)))
+            each = len(series) // calls
             for call in range(calls):
-                part = taken[call * each : (call + 1) * each]
+                part = series[call * each : (call + 1) * each]
                 pieces.append(
                     Piece(
                         name=entry.name,

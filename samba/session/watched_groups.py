@@ -61,7 +61,7 @@ class WatchedGroups(Watcher):
 
     def changed(self) -> bool:
         """Whether a value may be another than when it was taken last."""
-        seen = self._seen
+        last = self._seen
         n = 0
         for optimizer, count, entries in self._walk:
             groups = optimizer.param_groups
@@ -69,7 +69,7 @@ class WatchedGroups(Watcher):
                 return True
             for index, key in entries:
                 value = groups[index][key]
-                if value is not seen[n] or type(value) is torch.Tensor:
+                if value is not last[n] or type(value) is torch.Tensor:
                     return True
                 n += 1
         return False

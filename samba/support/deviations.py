@@ -58,15 +58,15 @@ def hearing(*, muted: bool = False) -> Iterator[list[tuple[str, str]]]:
         muted: Whether it is listed only, for somebody who asks what would be told.
 
     Example:
-        >>> with hearing() as told:
+        >>> with hearing() as deviations:
         ...     pass
-        >>> told
+        >>> deviations
         []
     """
-    told: list[tuple[str, str]] = []
-    before, loud = _heard.set(told), _muted.set(muted or _muted.get())
+    deviations: list[tuple[str, str]] = []
+    before, loud = _heard.set(deviations), _muted.set(muted or _muted.get())
     try:
-        yield told
+        yield deviations
     finally:
         _heard.reset(before)
         _muted.reset(loud)
@@ -91,9 +91,9 @@ class Deviations:
             deviation: Name of a row of the page, as a literal.
             text: What differs and what to do; without a full stop.
         """
-        told = self._told.setdefault(deviation, set())
-        if text in told or len(told) >= MOST_TOLD:
+        texts = self._told.setdefault(deviation, set())
+        if text in texts or len(texts) >= MOST_TOLD:
             return
-        told.add(text)
-        last = "; further cases of this are not told" if len(told) == MOST_TOLD else ""
+        texts.add(text)
+        last = "; further cases of this are not told" if len(texts) == MOST_TOLD else ""
         tell(deviation, text + last)

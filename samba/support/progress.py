@@ -187,11 +187,11 @@ def stages(title: str, *names: str) -> Iterator[Stages]:
         ...     stage.start("writing")
     """
     line = _line(title, len(names))
-    found = Stages(line, names)
+    progress = Stages(line, names)
     try:
-        yield found
+        yield progress
     finally:
-        found.end()
+        progress.end()
         if line is not None:
             line.close()
 

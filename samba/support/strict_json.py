@@ -42,8 +42,8 @@ def parse_json(text: bytes) -> Any:
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        keys: set[str] = set()
+        twice = next(key for key, _ in pairs if key in keys or keys.add(key))
         raise NotJson(f"an object of its JSON has the key {quoted(twice)} twice")
     return entries
 

@@ -146,8 +146,8 @@ class SectionClock:
 
     def take(self) -> float:
         """Seconds that sections have taken since this was called last."""
-        taken, self._seconds = self._seconds, 0.0
-        return taken
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 class Timeline:

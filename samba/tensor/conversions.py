@@ -89,8 +89,8 @@ class Conversions(_Base):
             >>> samba.ones(()).new_full((2,), 5.0).tolist()
             [5.0, 5.0]
         """
-        given = {**kwargs, "dtype": dtype, "requires_grad": requires_grad}
-        sizes, options = new_arguments((size,), given)
+        keywords = {**kwargs, "dtype": dtype, "requires_grad": requires_grad}
+        sizes, options = new_arguments((size,), keywords)
         return cast("Self", super().new_full(sizes, fill_value, **options))
 
     def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> Self:
@@ -185,19 +185,19 @@ def new_arguments(
     rest = args[count:] if count else args[1:]
     options = {**dict(zip(("dtype", "requires_grad"), rest, strict=False)), **kwargs}
     options.pop("device", None)
-    wanted = options.get("requires_grad")
+    flag = options.get("requires_grad")
     where = "SambaTensor.new_...(requires_grad=...)"
-    options["requires_grad"] = wanted is not None and flag_of(wanted, where)
+    options["requires_grad"] = flag is not None and flag_of(flag, where)
     return sizes, options
 
 
-def _sizes(given: Any) -> tuple[int, ...]:
+def _sizes(size: Any) -> tuple[int, ...]:
     try:
-        return tuple(given)
+        return tuple(size)
     except TypeError:
         raise ConversionError(
             where="SambaTensor.new_...(size)",
-            found=described(given),
+            found=described(size),
             wanted="sizes, as numbers or in a tuple",
         ) from None
 

@@ -125,23 +125,23 @@ def dispatch(
     if func in QUERIES:
         with torch._C.DisableTorchFunctionSubclass():
             return func(host_of(args[0]), *args[1:], **kwargs) if args else func(**kwargs)
-    given = operands(args, kwargs)
+    tensors = operands(args, kwargs)
     if func is T.new_empty and not getattr(args[0], "_has_data", True):
         return _new_empty(cls, args, kwargs)
     if func not in SHAPE_ONLY:
-        for tensor in given:
+        for tensor in tensors:
             if not getattr(tensor, "_has_data", True):
                 return _on_empty(cls, func, tensor, args, kwargs)
     static = current_mode() is not None or declared_tracing()
-    if static and _may_be_symbolic(func, given, kwargs):
+    if static and _may_be_symbolic(func, tensors, kwargs):
         result = symbolic(cls, func, args, kwargs)
         if result is not NotImplemented:
             return result
-    handles = {id(host_of(tensor)): tensor for tensor in given if "_underlying" in vars(tensor)}
+    handles = {id(host_of(tensor)): tensor for tensor in tensors if "_underlying" in vars(tensor)}
     named = args[0] if args else None
     if handles:
         args, kwargs = mapped(args, _host_or_value), mapped(kwargs, _host_or_value)
-        given = operands(args, kwargs)
+        tensors = operands(args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         try:
             result = func(*args, **kwargs)
@@ -151,10 +151,10 @@ def dispatch(
                 raise
     if twinned:
         whole = args[0] if func in OVERWRITING else None
-        note_use(given, getattr(func, "__name__", ""), whole)
+        note_use(tensors, getattr(func, "__name__", ""), whole)
     if func in get_default_nowrap_functions():
         return result
-    _adopt(cls, result, given)
+    _adopt(cls, result, tensors)
     if handles:
         result = mapped(result, lambda value: _handle_or_value(value, handles))
     is_cast = func in CASTS and isinstance(named, cls) and isinstance(result, cls)
@@ -164,7 +164,7 @@ def dispatch(
 
 
 def _may_be_symbolic(
-    func: Callable[..., Any], given: tuple[T, ...], kwargs: Mapping[str, Any]
+    func: Callable[..., Any], tensors: tuple[T, ...], kwargs: Mapping[str, Any]
 ) -> bool:
     """Whether a function may give tensors without values, while these are wanted.
 
@@ -175,7 +175,7 @@ def _may_be_symbolic(
         return False
     if declared_tracing():
         return True
-    return func not in CASTS and not any(tensor.requires_grad for tensor in given)
+    return func not in CASTS and not any(tensor.requires_grad for tensor in tensors)
 
 
 def _host_or_value(value: Any) -> Any:
@@ -205,14 +205,14 @@ def _promoted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return func(*new_args, **new_kwargs)
 
 
-def _adopt(cls: type[T], result: Any, given: tuple[T, ...]) -> None:
+def _adopt(cls: type[T], result: Any, tensors: tuple[T, ...]) -> None:
     """Makes every plain tensor of a result a ``cls``, except those the caller passed in."""
     if type(result) is T:
-        if not any(result is tensor for tensor in given):
+        if not any(result is tensor for tensor in tensors):
             result.__class__ = cls
     elif isinstance(result, (list, tuple)):
         for item in result:
-            _adopt(cls, item, given)
+            _adopt(cls, item, tensors)
 
 
 def _on_empty(
@@ -260,10 +260,10 @@ def _on_empty(
 
 def _new_empty(cls: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
     with torch._C.DisableTorchFunctionSubclass():
-        made = T.new_empty(*args, **kwargs)
-    made = lazily(cls, made)
-    _adopt(cls, made, ())
-    return made
+        tensor = T.new_empty(*args, **kwargs)
+    tensor = lazily(cls, tensor)
+    _adopt(cls, tensor, ())
+    return tensor
 
 
 def _fill_empty(tensor: T, source: Any, non_blocking: bool = False) -> T:

@@ -194,15 +194,15 @@ class HostMemory(Labels):
     def _materialized(self, operation: str) -> Tensor:
         if self._materializer is None:
             raise self._no_data(operation)
-        made = _call_materializer(self._materializer, self)
-        if not isinstance(made, Tensor) or made.shape != self.shape:
-            is_tensor = isinstance(made, Tensor)
+        data = _call_materializer(self._materializer, self)
+        if not isinstance(data, Tensor) or data.shape != self.shape:
+            is_tensor = isinstance(data, Tensor)
             raise ArgumentError(
                 where=f"materializer of {self._sn_name or 'an unnamed SambaTensor'}",
-                found=f"a tensor of shape {tuple(made.shape)}" if is_tensor else described(made),
+                found=f"a tensor of shape {tuple(data.shape)}" if is_tensor else described(data),
                 wanted=f"a tensor of shape {tuple(self.shape)}",
             )
-        return plain(made).detach().to(self.dtype)
+        return plain(data).detach().to(self.dtype)
 
     def set_(self, *args: Any, **kwargs: Any) -> Self:
         """Puts the tensor into another storage; see ``torch.Tensor.set_``."""

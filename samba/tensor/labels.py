@@ -95,8 +95,8 @@ class Labels(_Base):
 
     @host_memory.setter
     def host_memory(self, wanted: bool | None) -> None:
-        given = wanted if wanted is None else flag_of(wanted, "SambaTensor.host_memory = ...")
-        self._host_memory = given
+        flag = wanted if wanted is None else flag_of(wanted, "SambaTensor.host_memory = ...")
+        self._host_memory = flag
 
     @property
     def mem_type(self) -> str | None:
@@ -145,8 +145,8 @@ class Labels(_Base):
 
     @batch_dim.setter
     def batch_dim(self, dim: int | None) -> None:
-        given = dim if dim is None else self._dim(dim, "SambaTensor.batch_dim = ...")
-        self._batch_dim = given
+        number = dim if dim is None else self._dim(dim, "SambaTensor.batch_dim = ...")
+        self._batch_dim = number
 
     @property
     def named_dims(self) -> tuple[str | None, ...]:

@@ -111,20 +111,20 @@ def _operand(item: Any, like: torch.Tensor) -> Any:
 def _in_numpy(
     cls: type, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    given = [out for out in flat((args, kwargs)) if isinstance(out, np.ndarray)]
+    arrays = [out for out in flat((args, kwargs)) if isinstance(out, np.ndarray)]
     args, kwargs = mapped((args, kwargs), lambda v: v.numpy() if isinstance(v, cls) else v)
     result = func(*args, **kwargs)
-    return _wrap(cls, result, given)
+    return _wrap(cls, result, arrays)
 
 
-def _wrap(cls: type, value: Any, given: list[np.ndarray]) -> Any:
+def _wrap(cls: type, value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
-        known = any(value is item for item in given)
+        known = any(value is item for item in arrays)
         if known or value.dtype.kind not in "biufc" or value.dtype.itemsize > 16:
             return value  # the caller's own, or text and objects, which torch does not hold
         return cls(torch.from_numpy(np.array(value)))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_wrap(cls, item, given) for item in value))
+        return type(value)(*(_wrap(cls, item, arrays) for item in value))
     if type(value) in (list, tuple):
-        return type(value)(_wrap(cls, item, given) for item in value)
+        return type(value)(_wrap(cls, item, arrays) for item in value)
     return value

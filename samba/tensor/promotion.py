@@ -131,8 +131,8 @@ def integers_among_floats(
         All dtypes; none where torch takes the arguments.
 
     Example:
-        >>> found = integers_among_floats(F.linear, (torch.ones(2, 2).long(), torch.ones(2, 2)), {})
-        >>> sorted(map(str, found))
+        >>> types = integers_among_floats(F.linear, (torch.ones(2, 2).long(), torch.ones(2, 2)), {})
+        >>> sorted(map(str, types))
         ['torch.float32', 'torch.int64']
     """
     if func in _LONG_ONLY and len(args) > _LONG_ONLY[func]:
@@ -171,8 +171,8 @@ def lost_in_place(func: Callable[..., Any], args: tuple[Any, ...]) -> torch.dtyp
         return None
     if not isinstance(args[1], (torch.Tensor, int, float, complex)):
         return None
-    made = torch.result_type(args[0], args[1])
-    return None if torch.can_cast(made, args[0].dtype) else made
+    dtype = torch.result_type(args[0], args[1])
+    return None if torch.can_cast(dtype, args[0].dtype) else dtype
 
 
 def mixed_floats(
@@ -206,9 +206,9 @@ def mixed_floats(
 
 def _taken_by_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a norm of half precision has parameters of float32, which torch takes."""
-    given = [args[0] if args else kwargs.get("input")]
+    inputs = [args[0] if args else kwargs.get("input")]
     parameters = set(_dtypes((args[1:], {k: v for k, v in kwargs.items() if k != "input"})))
-    return _HALVES.issuperset(_dtypes(given)) and parameters == {torch.float32}
+    return _HALVES.issuperset(_dtypes(inputs)) and parameters == {torch.float32}
 
 
 def widened(

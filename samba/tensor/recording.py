@@ -260,11 +260,11 @@ def symbolic(
         results = (result,) if alone else result
         if type(results) not in (list, tuple) or not all(isinstance(r, T) for r in results):
             return NotImplemented
-        given = [value for value in flat(shapes) if isinstance(value, T)]
+        arguments = [value for value in flat(shapes) if isinstance(value, T)]
         views = not declared_tracing() and any(r._base is not None for r in results)
-        if views or any(r is tensor for r in results for tensor in given):
+        if views or any(r is tensor for r in results for tensor in arguments):
             return NotImplemented  # a view, through which its tensor can be changed, or itself
-        kept_args, kept_kwargs = mapped(args, _kept), mapped(kwargs, _kept)
+        kept_args, kept_kwargs = mapped(args, _keep), mapped(kwargs, _keep)
     stream = mode.next_stream()
     tensors = []
     for number, item in enumerate(results):
@@ -296,7 +296,7 @@ def _shape(value: Any) -> Any:
     return torch.empty(tuple(value.shape), dtype=value.dtype, device="meta")
 
 
-def _kept(value: Any) -> Any:
+def _keep(value: Any) -> Any:
     recipe = _lazy(value)
     if recipe is not None:
         return _Operand(recipe=recipe.copy(), dtype=value.dtype)

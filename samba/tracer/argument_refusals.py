@@ -217,15 +217,15 @@ def float64_text(where: str, function: str) -> str:
 
 def _check(node: Node, packet: str) -> None:
     dtypes = list(_dtypes(node.args))
-    place, taken = _TAKES.get(packet, (len(node.args), frozenset[torch.dtype]()))
+    place, types = _TAKES.get(packet, (len(node.args), frozenset[torch.dtype]()))
     for dtype in _dtypes(node.args[place : place + 1]):
-        if dtype not in taken:
-            raise _refused(node, packet, [dtype], f"expected {_names(taken)}")
+        if dtype not in types:
+            raise _refused(node, packet, [dtype], f"expected {_names(types)}")
     refused = _REFUSED.get(packet, frozenset[torch.dtype]())
     wrong = [dtype for dtype in dtypes if dtype in refused]
     if wrong and node.kwargs.get("dtype") is None and not _casts(node):
-        wanted = {_BOOL: "it takes numbers", _FLOATS: "it takes whole numbers"}
-        raise _refused(node, packet, wrong, wanted.get(refused, "it takes floating numbers"))
+        texts = {_BOOL: "it takes numbers", _FLOATS: "it takes whole numbers"}
+        raise _refused(node, packet, wrong, texts.get(refused, "it takes floating numbers"))
     if packet in _NOT_OF_HALVES and not _has_product(node, packet):
         halves = [dtype for dtype in dtypes if dtype in _HALVES]
         if halves and _result_type(node) in _HALVES:  # within torch.autocast it may be float32
@@ -277,11 +277,11 @@ def _names(dtypes: frozenset[torch.dtype]) -> str:
     return " or ".join(sorted(map(str, dtypes)))
 
 
-def _refused(node: Node, packet: str, dtypes: list[torch.dtype], wanted: str) -> DtypeMismatch:
+def _refused(node: Node, packet: str, dtypes: list[torch.dtype], text: str) -> DtypeMismatch:
     kinds = " and ".join(sorted({str(dtype) for dtype in dtypes}))
     return DtypeMismatch(
         where=node_line(node, "forward()"),
-        reason=f"{packet.strip('_')} of {kinds}, which torch refuses as well: {wanted}",
+        reason=f"{packet.strip('_')} of {kinds}, which torch refuses as well: {text}",
         hint="Convert it first: .float(), .long(), or .to(other.dtype).",
     )
 

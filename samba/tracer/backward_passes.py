@@ -170,12 +170,12 @@ def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
 
 def functions_behind(ends: Sequence[torch.Tensor]) -> Iterator[Any]:
     """The functions of autograd that some tensors come from, each once."""
-    seen: set[Any] = set()
+    functions: set[Any] = set()
     work: list[Any] = [t.grad_fn for t in ends]
     while work:
         function = work.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
+        if function is not None and function not in functions:
+            functions.add(function)
             yield function
             work += [following for following, _ in function.next_functions]
 

@@ -85,7 +85,7 @@ def without_constant_parts(traced: Traced) -> Graph:
     return replace(
         graph,
         values=renamed,
-        nodes=tuple([moved(n) for n in graph.nodes if not all(v in known for v in _made(n))]),
+        nodes=tuple([moved(n) for n in graph.nodes if not all(v in known for v in _results(n))]),
         outputs=tuple(
             [replace(o, name="", value=same.get(o.value, o.value)) for o in graph.outputs]
         ),
@@ -93,7 +93,7 @@ def without_constant_parts(traced: Traced) -> Graph:
     )
 
 
-def _made(node: Node) -> list[int]:
+def _results(node: Node) -> list[int]:
     return [index for index in node.outputs if index >= 0] or [-1]
 
 

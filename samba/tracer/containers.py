@@ -292,9 +292,9 @@ def _set_drawing_state(value: Any, state: Any) -> None:
 
 def _defaults_of(function: types.FunctionType) -> dict[str, Any]:
     """The arguments of a function that have a default, with it."""
-    code, given = function.__code__, function.__defaults__ or ()
-    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
-    return {**dict(zip(names, given, strict=False)), **(function.__kwdefaults__ or {})}
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return {**dict(zip(names, defaults, strict=False)), **(function.__kwdefaults__ or {})}
 
 
 def _set_defaults(function: types.FunctionType, entries: dict[str, Any]) -> None:

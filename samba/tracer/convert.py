@@ -92,10 +92,10 @@ class _Converter(PlainNodes):
     def build(self) -> Traced:
         nodes = self.separated.nodes
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
-        given = iter(self.given.tensors)
+        entries = iter(self.given.tensors)
         for node in nodes:
             if node.op == "placeholder":
-                self._source(node, specs[node.name], given)
+                self._source(node, specs[node.name], entries)
         self.random = drawing_nodes(nodes, self.rates)
         if self.random or self.gradients.draw(self.separated.parts.values()):
             self._start_seed()
@@ -126,10 +126,10 @@ class _Converter(PlainNodes):
         self.values.append(Value(name=self.namer.unique(name), shape=shape, dtype=dtype))
         return len(self.values) - 1
 
-    def _source(self, node: torch.fx.Node, spec: InputSpec, given: Iterator[NamedInput]) -> None:
+    def _source(self, node: torch.fx.Node, spec: InputSpec, entries: Iterator[NamedInput]) -> None:
         if not isinstance(spec.arg, TensorArgument):
             return
-        source = self._source_of(spec, given)
+        source = self._source_of(spec, entries)
         if source.role in (Role.WEIGHT, Role.BUFFER):
             first = self.tied.setdefault(id(source.tensor), len(self.values))
             if first < len(self.values):
@@ -149,12 +149,12 @@ class _Converter(PlainNodes):
         )
         self.of[node] = index
 
-    def _source_of(self, spec: InputSpec, given: Iterator[NamedInput]) -> Source:
+    def _source_of(self, spec: InputSpec, entries: Iterator[NamedInput]) -> Source:
         """Find the tensor behind an input of the graph, and its names; of no value yet (-1).
 
         Args:
             spec: The input.
-            given: The trace-time inputs that no spec before this one stood for.
+            entries: The trace-time inputs that no spec before this one stood for.
 
         Raises:
             TraceError: It is neither an argument, a parameter, a buffer nor a constant.
@@ -164,7 +164,7 @@ class _Converter(PlainNodes):
         requires_grad = False
         match spec.kind:
             case InputKind.USER_INPUT:
-                entry = next(given)
+                entry = next(entries)
                 role, name, region = Role.INPUT, entry.name, entry.region_name
                 tensor, requires_grad = entry.tensor, entry.requires_grad
             case InputKind.PARAMETER:
@@ -257,8 +257,8 @@ class _Converter(PlainNodes):
     def _check(self, node: torch.fx.Node, module: str) -> None:
         """A branch that goes one way in the graph: whether it would have gone the other way."""
         before, after = self._state(f"{self.root}__check", Role.METRIC, (), DType.BOOL)
-        condition, taken = node.args
-        args = Ref(before), self.argument(condition, node), bool(taken)
+        condition, outcome = node.args
+        args = Ref(before), self.argument(condition, node), bool(outcome)
         self.add(node, CHECKED_BRANCH, args, {}, (after,), module)
 
     def _state(
@@ -338,10 +338,10 @@ class _Converter(PlainNodes):
             raise self._no_tensor("nothing but None")
         return tuple(outputs)
 
-    def _no_tensor(self, found: str) -> TraceError:
+    def _no_tensor(self, result: str) -> TraceError:
         return TraceError(
             where=self.where,
-            reason=f"forward() returns {found}, which is not a tensor",
+            reason=f"forward() returns {result}, which is not a tensor",
             hint="It must return a tensor, or tensors in tuples, lists, dicts or dataclasses; None "
             "among them is left out.",
         )

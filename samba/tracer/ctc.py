@@ -77,19 +77,19 @@ def _check_kinds(
 ) -> None:
     """Raise ``TypeError`` for arguments of other kinds than torch takes."""
     lengths = (input_lengths, target_lengths)
-    of_tensors = all(isinstance(given, torch.Tensor) for given in lengths)
+    of_tensors = all(isinstance(each, torch.Tensor) for each in lengths)
     of_numbers = all(
-        isinstance(given, (list, tuple)) and all(map(_is_whole, given)) for given in lengths
+        isinstance(each, (list, tuple)) and all(map(_is_whole, each)) for each in lengths
     )
     if not (of_tensors or of_numbers):
         raise TypeError("ctc_loss takes lengths as two tensors, or as two lists of whole numbers")
-    for name, value, fits, wanted in (
+    for name, value, fits, kind in (
         ("targets", targets, isinstance(targets, torch.Tensor), "a tensor"),
         ("blank", blank, _is_whole(blank), "a whole number"),
         ("zero_infinity", zero_infinity, isinstance(zero_infinity, bool), "a bool"),
     ):
         if not fits:
-            raise TypeError(f"ctc_loss(): {name} is a {type(value).__name__}, not {wanted}")
+            raise TypeError(f"ctc_loss(): {name} is a {type(value).__name__}, not {kind}")
 
 
 def _is_whole(value: Any) -> bool:

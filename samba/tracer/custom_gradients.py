@@ -109,9 +109,9 @@ class GradientRecorder:
         Returns:
             The tensors, which are forgotten here, and by name the buffers that it changed in place.
         """
-        taken = self._returned, self._graded
+        history = self._returned, self._graded
         self._returned, self._graded = (), {}
-        return taken
+        return history
 
     @property
     def runs_backward(self) -> bool:

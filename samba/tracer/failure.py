@@ -250,8 +250,8 @@ def _eager_text(error: Exception | None) -> str:
 
     Fake tensors word shape errors differently.
     """
-    told = isinstance(error, (RuntimeError, ValueError, IndexError))
-    return _essence(str(error)) if told and not isinstance(error, SambaError) else ""
+    known = isinstance(error, (RuntimeError, ValueError, IndexError))
+    return _essence(str(error)) if known and not isinstance(error, SambaError) else ""
 
 
 def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None:

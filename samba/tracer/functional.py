@@ -192,7 +192,7 @@ _MOST_FORMS = 1000
 def _replace(node: Node) -> None:
     """Put the decomposition of a node in its place."""
     leaves, spec = tree_flatten((node.args, node.kwargs))
-    given = [leaf for leaf in leaves if isinstance(leaf, Node)]
+    inputs = [leaf for leaf in leaves if isinstance(leaf, Node)]
     modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     key = (node.target, str(spec), tuple([_described(leaf) for leaf in leaves]), modes)
     form = _forms.get(key)
@@ -200,7 +200,7 @@ def _replace(node: Node) -> None:
         if len(_forms) >= _MOST_FORMS:
             _forms.clear()
         form = _forms[key] = _decomposed(node.target, leaves, spec)
-    own = dict(zip(form.find_nodes(op="placeholder"), given, strict=True))
+    own = dict(zip(form.find_nodes(op="placeholder"), inputs, strict=True))
     graph = node.graph
     for part in form.nodes:
         if part.op != "call_function":

@@ -87,8 +87,8 @@ def _detach_all(graph: Graph) -> bool:
 def _inline(module: GraphModule, region: Node) -> Iterator[Node]:
     """Copy a region's nodes before it and let its readers read them."""
     inner = _module_of(module, region).graph
-    given = region.args[2:]
-    own: dict[Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), given, strict=True))
+    arguments = region.args[2:]
+    own: dict[Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), arguments, strict=True))
     graph = region.graph
     for part in inner.nodes:
         if part.op in ("placeholder", "output"):

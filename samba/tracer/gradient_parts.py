@@ -223,12 +223,12 @@ def _part(marker: Node, record: GradientRecord, outputs: Sequence[Any]) -> Gradi
                     for i, r in enumerate(inputs)
                 ]
         marker.args = (results, [inputs[i] for i in wanting], index)
-    given: dict[Any, Any] = {
+    cotangents: dict[Any, Any] = {
         node: node.args[2]
         for node in _calls_of(COTANGENT, marker.graph)
         if node.args[1] == record.index
     }
-    return GradientPart(record=record, marker=marker, given=given, gradients=gradients)
+    return GradientPart(record=record, marker=marker, given=cotangents, gradients=gradients)
 
 
 def _carry(
@@ -256,12 +256,12 @@ def _foreign(
 ) -> list[Node]:
     """Nodes that a part takes from other parts, in the order of the graph."""
     foreign: set[Node] = set()
-    pending, seen = list(part.gradients), set[Node]()
+    pending, done = list(part.gradients), set[Node]()
     while pending:
         node = pending.pop()
-        if node in seen or node in part.given or node in forward:
+        if node in done or node in part.given or node in forward:
             continue
-        seen.add(node)
+        done.add(node)
         if origins[node] and part.record.index not in origins[node]:
             foreign.add(node)
         else:
@@ -282,9 +282,9 @@ def _channel(part: GradientPart, other: GradientPart, node: Node) -> None:
     part.marker.meta["val"] = [*part.marker.meta["val"], value]
     with graph.inserting_after(part.marker):
         extra = call_like(part.marker, operator.getitem, part.marker, position)
-    theirs, taken, number = other.marker.args
-    assert isinstance(taken, (list, tuple))
-    other.marker.args = (theirs, [*taken, extra], number)
+    theirs, sources, number = other.marker.args
+    assert isinstance(sources, (list, tuple))
+    other.marker.args = (theirs, [*sources, extra], number)
     other.gradients.append(node)
     part.given[node] = position
 

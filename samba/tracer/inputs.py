@@ -159,18 +159,18 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     for place, (argument, tensor) in enumerate(flat):
         if tensor is None:
             continue
-        given = name = getattr(tensor, "sn_name", "") or argument
+        original = name = getattr(tensor, "sn_name", "") or argument
         if name in used:
             suffix = next(i for i in range(1, len(flat) + 1) if f"{name}_{i}" not in used)
             name = f"{name}_{suffix}"
         used.add(name)
         region = getattr(tensor, "sn_region_name", "") or name
-        if region == given:
+        if region == original:
             region = name  # two inputs of one name are two inputs
         named.append(
             NamedInput(
                 name=name,
-                given_name=given,
+                given_name=original,
                 argument=argument,
                 place=place,
                 region_name=region,

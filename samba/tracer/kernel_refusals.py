@@ -65,8 +65,8 @@ def _refusal(node: torch.fx.Node) -> str:
     target = node.target
     if not is_operation(target) or str(target).startswith(_UNASKED):
         return ""
-    given: Any = tree_map(_value, (node.args, dict(node.kwargs)))
-    leaves = tree_leaves(given)
+    arguments: Any = tree_map(_value, (node.args, dict(node.kwargs)))
+    leaves = tree_leaves(arguments)
     if any(isinstance(x, (torch.fx.Node, torch.SymInt, torch.SymFloat)) for x in leaves):
         return ""
     fake = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -77,7 +77,7 @@ def _refusal(node: torch.fx.Node) -> str:
     try:
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            args, kwargs = tree_map(_real, given)
+            args, kwargs = tree_map(_real, arguments)
             target(*args, **kwargs)
     except NotImplementedError:
         return ""  # it has no kernel of its own, and is decomposed

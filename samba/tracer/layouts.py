@@ -119,9 +119,8 @@ class Looks:
         strides, offset = _row_major(shape), 0
         if getattr(tensor, "_has_data", True):
             strides, offset = strides_of(host_of(tensor))
-        seen = tuple([s if n > 1 else 0 for n, s in zip(shape, strides, strict=True)])
         return Layout(
-            strides=seen,
+            strides=tuple([s if n > 1 else 0 for n, s in zip(shape, strides, strict=True)]),
             offset=offset if self.offsets else 0,
             asks_offset=self.offsets,
             line=", ".join(self.lines),
@@ -167,7 +166,7 @@ def laid_out(given: TraceInputs, looks: Looks) -> TraceInputs | None:
     for entry, layout in zip(given.tensors, layouts, strict=True):
         shape = tuple(entry.tensor.shape)
         pairs = zip(shape, layout.strides, _row_major(shape), strict=True)
-        strides = [seen if n > 1 else own for n, seen, own in pairs]
+        strides = [stride if n > 1 else own for n, stride, own in pairs]
         usual = usual and not layout.offset and tuple(strides) == _row_major(shape)
         last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if all(shape) else 0
         memory = torch.empty(layout.offset + last + 1, dtype=entry.tensor.dtype, device="cpu")

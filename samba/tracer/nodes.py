@@ -64,9 +64,9 @@ def call_like(like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
     """
     node = like.graph.call_function(target, args, kwargs)
     node.meta = {k: v for k, v in like.meta.items() if k in KEPT_META}
-    given, named = map_arg((args, kwargs), lambda source: source.meta["val"])
-    with fake_mode_of((given, named, like.meta.get("val"))) or nullcontext():
-        node.meta["val"] = target(*given, **named)
+    values, named = map_arg((args, kwargs), lambda source: source.meta["val"])
+    with fake_mode_of((values, named, like.meta.get("val"))) or nullcontext():
+        node.meta["val"] = target(*values, **named)
     return node
 
 
@@ -129,14 +129,14 @@ def readers_of_storages(graph: Graph) -> Counter[int]:
 
 def ancestors(nodes: Iterable[Node]) -> set[Node]:
     """Nodes, and all that they are computed from."""
-    seen: set[Node] = set()
+    result: set[Node] = set()
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        if node not in seen:
-            seen.add(node)
+        if node not in result:
+            result.add(node)
             pending += node.all_input_nodes
-    return seen
+    return result
 
 
 # -- modules ----------------------------------------------------------------------------

@@ -185,13 +185,13 @@ def _plain(value: Any) -> bool:
 def _computed(function: Callable[..., Any], *operands: Any) -> Any:
     if not all(map(_plain, operands)):
         return function(*map(_read, operands))
-    seen = [o for o in operands if issubclass(type(o), Observed)]
-    roots = frozenset[Place]().union(*map(roots_of, seen))
+    sources = [o for o in operands if issubclass(type(o), Observed)]
+    roots = frozenset[Place]().union(*map(roots_of, sources))
     result = function(*map(concrete, operands))
-    return result if result is NotImplemented else _made(result, roots, _watch_of(seen[0]))
+    return result if result is NotImplemented else _observe(result, roots, _watch_of(sources[0]))
 
 
-def _made(value: Any, roots: frozenset[Place], watch: Watch) -> Observed:
+def _observe(value: Any, roots: frozenset[Place], watch: Watch) -> Observed:
     if isinstance(value, itertools.count):
         return _Counted(value, roots, watch)
     kind = ObservedContainer if isinstance(value, (list, deque, dict, set)) else Observed
@@ -261,12 +261,12 @@ _COMPARING: dict[str, Callable[..., Any]] = {
 def _compared(function: Callable[..., Any], *operands: Any) -> Any:
     if not all(map(_plain, operands)):
         return function(*map(_read, operands))
-    seen = [o for o in operands if issubclass(type(o), Observed) and not _is_known(o)]
+    sources = [o for o in operands if issubclass(type(o), Observed) and not _is_known(o)]
     outcome = function(*map(concrete, operands))
-    if not seen or not isinstance(outcome, bool):
+    if not sources or not isinstance(outcome, bool):
         return function(*map(_read, operands))
-    roots = frozenset[Place]().union(*map(roots_of, seen))
-    return _watch_of(seen[0]).decide(roots, outcome)
+    roots = frozenset[Place]().union(*map(roots_of, sources))
+    return _watch_of(sources[0]).decide(roots, outcome)
 
 
 def _add_comparing() -> None:
@@ -308,11 +308,11 @@ class ObservedContainer(Observed):
 
     Example:
         >>> watch, log = Watch(), [1, 2]
-        >>> seen = ObservedContainer(log, frozenset({(0, "log")}), watch)
-        >>> seen.append(3)
+        >>> container = ObservedContainer(log, frozenset({(0, "log")}), watch)
+        >>> container.append(3)
         >>> log, len(watch.read)
         ([1, 2, 3], 0)
-        >>> len(seen), len(watch.read)
+        >>> len(container), len(watch.read)
         (3, 1)
     """
 
@@ -333,7 +333,7 @@ class ObservedContainer(Observed):
     def __getitem__(self, key: Any) -> Any:
         container = _get(self, "_observed_value")
         if type(key) is slice and isinstance(container, list) and not _is_known(self):
-            return _made(container[key], _get(self, "_observed_roots"), _watch_of(self))
+            return _observe(container[key], _get(self, "_observed_roots"), _watch_of(self))
         return _read(self)[_read(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -395,7 +395,7 @@ def observed(value: Any, place: Place, watch: Watch) -> Any:
     """
     if type(value) is tuple:
         return tuple([observed(item, place, watch) for item in value])
-    return value if isinstance(value, _NEVER) else _made(value, frozenset({place}), watch)
+    return value if isinstance(value, _NEVER) else _observe(value, frozenset({place}), watch)
 
 
 def asked(result: Any) -> Any:

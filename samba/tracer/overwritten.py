@@ -97,8 +97,8 @@ def refuse_shared(graph: Graph, model: str) -> None:
     for node in graph.nodes:
         last_read.update({owner_of(source): place[node] for source in node.all_input_nodes})
     for change, changed in changes_in_place(graph):
-        for given, result in dropped:
-            sides = {owner_of(given): result, owner_of(result): given}
+        for source, result in dropped:
+            sides = {owner_of(source): result, owner_of(result): source}
             other = sides.get(owner_of(changed))
             if other is None or place[change] < place[result]:
                 continue
@@ -114,12 +114,12 @@ def _dropped_at_zero(graph: Graph) -> Iterator[tuple[Node, Node]]:
     for node in graph.find_nodes(op="call_function", target=_NATIVE):
         if node.args[1] != ZERO_RATE:
             continue
-        given = node.args[0]
+        source = node.args[0]
         for part in node.users:
             if part.target is not operator.getitem or part.args[1] != 0:
                 continue
-            if given.target is not _ONES:
-                yield given, part
+            if source.target is not _ONES:
+                yield source, part
                 continue
             for product in part.users:
                 yield product.args[0], product

@@ -97,16 +97,16 @@ def prepare(
     Returns:
         The stage.
     """
-    told, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
-    recorder = GradientRecorder(model, told, state.left)
+    deviations, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
+    recorder = GradientRecorder(model, deviations, state.left)
     branches = CheckedBranches(model, recorder, loops)
-    functions = TracedFunctions(model, recorder, told, looks, branches, seeds, loops)
+    functions = TracedFunctions(model, recorder, deviations, looks, branches, seeds, loops)
     return Prepared(
         model=model,
         given=given,
         inference=inference,
         state=state,
-        told=told,
+        told=deviations,
         looks=looks,
         seeds=seeds,
         recorder=recorder,
@@ -118,7 +118,7 @@ def prepare(
             as_traced(model, state, inference=inference),
             loops.watched(),
             # Hooks say what does not reach the device; gradients of the model's own are recorded.
-            watched_hooks(model, told),
+            watched_hooks(model, deviations),
             recorder.recording(),
             # Traced tensors have the names of SambaTensors.
             samba_names(model, given),
@@ -190,10 +190,10 @@ def _told_to_torch(answer: Callable[[], bool]) -> Callable[[], bool]:
     name = answer.__name__
 
     @functools.wraps(answer)
-    def told() -> bool:
+    def to_torch() -> bool:
         return answer() and is_asked_by_torch(name)
 
-    return told
+    return to_torch
 
 
 @contextmanager

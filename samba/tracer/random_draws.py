@@ -159,10 +159,10 @@ def drawing_nodes(
         if position is None:
             drawing.append(node)
             continue
-        wanted = rated < len(rates) and rates[rated]
+        is_argin = rated < len(rates) and rates[rated]
         rated += 1
-        given = op in _PURE_DROPOUTS or bool(argument(node, position, 0.0))
-        if (wanted or given) and is_training(node):
+        drops = op in _PURE_DROPOUTS or bool(argument(node, position, 0.0))
+        if (is_argin or drops) and is_training(node):
             drawing.append(node)
     return frozenset(drawing)
 

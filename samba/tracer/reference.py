@@ -22,8 +22,8 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
     return source.to(x.dtype).expand(x.shape).clone()
 
 
-def _checked_branch(failed: torch.Tensor, condition: torch.Tensor, taken: bool) -> torch.Tensor:
-    return failed | (condition.reshape(()).bool() != taken)
+def _checked_branch(failed: torch.Tensor, condition: torch.Tensor, outcome: bool) -> torch.Tensor:
+    return failed | (condition.reshape(()).bool() != outcome)
 
 
 _INSTEAD: dict[str, Any] = {

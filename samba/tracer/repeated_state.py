@@ -89,8 +89,8 @@ class RepeatedState:
         places = _STATISTICS.get(func)
         if places is None:
             return
-        given = dict(zip(("running_mean", "running_var", "training"), places, strict=True))
-        passed = {n: args[i] if i < len(args) else kwargs.get(n) for n, i in given.items()}
+        positions = dict(zip(("running_mean", "running_var", "training"), places, strict=True))
+        passed = {n: args[i] if i < len(args) else kwargs.get(n) for n, i in positions.items()}
         if passed.pop("training"):
             self._trained += [tensor for tensor in passed.values() if tensor is not None]
 

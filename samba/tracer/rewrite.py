@@ -342,9 +342,9 @@ def _adaptive_forward(
         return original(self, input_, target_)  # which says what is wrong with the shapes
     input, target = input_.reshape(-1, input_.shape[-1]), target_.reshape(-1)
     # Torch checks the targets; reading this says to the device what is in range.
-    seen = target.new_zeros(self.n_classes).index_select(0, target)
+    zeros = target.new_zeros(self.n_classes).index_select(0, target)
     output = input.new_zeros(target.shape[0])
-    chosen = target.clamp(0, self.shortlist_size - 1) + seen
+    chosen = target.clamp(0, self.shortlist_size - 1) + zeros
     for i, (low, high) in enumerate(itertools.pairwise(self.cutoffs)):
         mine = (target >= low) & (target < high)
         # Zeros: what torch leaves out must not bring its own NaN into the gradient.
@@ -408,8 +408,8 @@ def _unmoved(
         return original(self, fn, *args, **kwargs)
     for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
         with torch.no_grad():
-            wanted = fn(tensor)
-        for before, after in ((tensor.dtype, wanted.dtype), (tensor.device, wanted.device)):
+            result = fn(tensor)
+        for before, after in ((tensor.dtype, result.dtype), (tensor.device, result.device)):
             if before != after:
                 raise TraceError(
                     where=f"{calling_line()} (in module {paths[id(self)] or 'model'})",

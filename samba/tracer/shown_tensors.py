@@ -82,15 +82,15 @@ class _Traced:
         if source is None or not getattr(source, "_has_data", True):
             raise EmptyInForward
         source = source.torch() if hasattr(source, "torch") else source  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor, or traced
-        given = {key: value for key, value in labels.items() if value is not None and value != ""}
-        if not given:
+        labels = {key: value for key, value in labels.items() if value is not None and value != ""}
+        if not labels:
             return source
         if vars(source).get("_sn_name"):
             source = source.view(source.shape)
-        elif "name" in given:
-            _tell_name(given["name"])
+        elif "name" in labels:
+            _tell_name(labels["name"])
         renamed = {"name": "sn_name", "region_name": "sn_region_name"}
-        for key, value in given.items():
+        for key, value in labels.items():
             vars(source)[f"_{renamed.get(key, key)}"] = value
         return source if isinstance(source, FakeTensor) else show_names(source)
 
@@ -208,8 +208,8 @@ def _new(name: str) -> Callable[..., T]:
     def new(self: T, *args: Any, **kwargs: Any) -> T:
         if not _of_user(sys._getframe(1)):
             return plain(self, *args, **kwargs)
-        given = (kwargs.pop("size"), *args) if "size" in kwargs else args
-        sizes, options = new_arguments(given, kwargs)
+        args = (kwargs.pop("size"), *args) if "size" in kwargs else args
+        sizes, options = new_arguments(args, kwargs)
         return plain(self, sizes, **options)
 
     return new
@@ -218,8 +218,8 @@ def _new(name: str) -> Callable[..., T]:
 def _new_full(self: T, *args: Any, **kwargs: Any) -> T:
     if not _of_user(sys._getframe(1)):
         return T.new_full(self, *args, **kwargs)
-    given = {**dict(zip(_FULL, args, strict=False)), **kwargs}
-    sizes, options = new_arguments((given.pop("size"),), given)
+    keywords = {**dict(zip(_FULL, args, strict=False)), **kwargs}
+    sizes, options = new_arguments((keywords.pop("size"),), keywords)
     return T.new_full(self, sizes, options.pop("fill_value"), **options)
 
 
@@ -227,8 +227,8 @@ _FULL = ("size", "fill_value", "dtype", "device", "requires_grad")
 
 
 def _to(self: T, *args: Any, other: T | None = None, **kwargs: Any) -> T:
-    given: tuple[Any, ...] = args if other is None else (other, *args)
-    return T.to(self, *given, **kwargs)
+    arguments: tuple[Any, ...] = args if other is None else (other, *args)
+    return T.to(self, *arguments, **kwargs)
 
 
 def _type(self: T, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:

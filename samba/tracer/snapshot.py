@@ -174,12 +174,12 @@ class Snapshot:
             The state, and those of the places that can be observed, each with the tensors in it:
             whether these are read, only the graph can tell. A bool and None cannot.
         """
-        wanted = {place for change in changes for place in change.places}
+        places = {place for change in changes for place in change.places}
         tensors_at: dict[Place, list[torch.Tensor]] = {}
         containers: dict[int, Any] = {}
         for contents in self._contents:
             place = contents.place_of(WHOLE)
-            if place in wanted and isinstance(contents.container, (*COLLECTIONS, itertools.count)):
+            if place in places and isinstance(contents.container, (*COLLECTIONS, itertools.count)):
                 containers[place[0]] = observed(contents.container, place, watch)
 
         def within(value: Any) -> Any:
@@ -191,15 +191,15 @@ class Snapshot:
             tensors_at[id(value), WHOLE] = []
             return container
 
-        def seen(place: Place, value: Any) -> Any:
-            if place not in wanted:
+        def observe(place: Place, value: Any) -> Any:
+            if place not in places:
                 return within(value)
             stand_in, tensors = observed(value, place, watch), _tensors_of(value)
             if tensors or is_observed(stand_in):
                 tensors_at[place] = tensors
             return stand_in
 
-        return self._mapped(seen), tensors_at
+        return self._mapped(observe), tensors_at
 
     def _mapped(self, of: Callable[[Place, Any], Any]) -> Snapshot:
         """The same state with other values, by their places."""

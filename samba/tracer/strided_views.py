@@ -252,11 +252,11 @@ class _View:
     ) -> None:
         self.node, self.model, self.written = node, model, written
         names = [argument.name for argument in arguments_of(node.target)]
-        given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        self.base: torch.fx.Node = given["self"]
-        self.source: torch.fx.Node | None = given.get("src")
-        self.size, self.stride = [int(n) for n in given["size"]], [int(n) for n in given["stride"]]
-        self.given_offset: int | None = given.get("storage_offset")
+        args: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+        self.base: torch.fx.Node = args["self"]
+        self.source: torch.fx.Node | None = args.get("src")
+        self.size, self.stride = [int(n) for n in args["size"]], [int(n) for n in args["stride"]]
+        self.given_offset: int | None = args.get("storage_offset")
         value = _value(self.base)
         own = value.storage_offset() if self.given_offset is None else self.given_offset
         self.offset = int(own)
@@ -376,8 +376,8 @@ class _View:
         self._set(base, self.offset - layout.offset)
 
     def _set(self, base: torch.fx.Node, offset: int) -> None:
-        given = (base,) if self.source is None else (base, self.source)
-        self.node.args, self.node.kwargs = (*given, self.size, self.stride, offset), {}
+        tensors = (base,) if self.source is None else (base, self.source)
+        self.node.args, self.node.kwargs = (*tensors, self.size, self.stride, offset), {}
 
     def _refuse(self, reason: str, hint: str) -> None:
         value = _value(self.base)

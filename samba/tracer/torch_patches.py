@@ -194,13 +194,13 @@ def with_gradients_asked(
     own = torch.autograd.grad, torch.autograd.backward
 
     # Functions, which have names: the exporter asks for these.
-    def asked(*args: Any, **kwargs: Any) -> Any:
+    def call_grad(*args: Any, **kwargs: Any) -> Any:
         return grad(own[0], *args, **kwargs)
 
-    def ran(*args: Any, **kwargs: Any) -> Any:
+    def call_backward(*args: Any, **kwargs: Any) -> Any:
         return backward(own[1], *args, **kwargs)
 
-    return replaced(torch.autograd, grad=asked, backward=ran)
+    return replaced(torch.autograd, grad=call_grad, backward=call_backward)
 
 
 def with_vmapped_functions(call: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -216,7 +216,7 @@ def with_backward_hooks(apply: Callable[..., Any]) -> AbstractContextManager[Non
             function of the node of a backward pass, and arguments of a module.
     """
     before = BackwardHook._apply_on_tensors
-    return replaced(BackwardHook, _apply_on_tensors=lambda *given: apply(before, *given))
+    return replaced(BackwardHook, _apply_on_tensors=lambda *args: apply(before, *args))
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class AccuracyReport:
         num_iterations: int | None = None,
         **others: Any,
     ) -> None:
-        given: dict[str, Any] = {
+        entries: dict[str, Any] = {
             "train_metrics": train_metrics,
             "val_metrics": val_metrics,
             "val_accuracy": val_accuracy,
@@ -45,7 +45,7 @@ class AccuracyReport:
             "num_iterations": num_iterations,
             **others,
         }
-        self.entries = {key: value for key, value in given.items() if value is not None}
+        self.entries = {key: value for key, value in entries.items() if value is not None}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the report.

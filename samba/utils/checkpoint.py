@@ -424,8 +424,8 @@ def load_pickle(file: Path, *, mmap: bool = True) -> Any:
 def _reason(error: Exception) -> str:
     """The line of torch's message that says why, without its advice to load with all rights."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(_ADVICE)] or ["no reason given"]
-    return quoted(told[0])
+    reasons = [line for line in lines if not line.startswith(_ADVICE)] or ["no reason given"]
+    return quoted(reasons[0])
 
 
 def _check_fit(

@@ -78,13 +78,13 @@ def assert_close(
     excess = torch.where(wrong, (difference - allowed).nan_to_num(nan=torch.inf), -torch.inf)
     worst = int(excess.argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), first.shape))
-    found, wanted = first.flatten()[worst].item(), second.flatten()[worst].item()
+    value, reference = first.flatten()[worst].item(), second.flatten()[worst].item()
     raise NotClose(
         name=name,
         problem=(
             f"{int(wrong.sum())} of {wrong.numel()} elements differ by more than "
-            f"{threshold:g} + {rtol:g} * |reference|; the worst, at {index}, is {found:.8g} "
-            f"where {wanted:.8g} was expected"
+            f"{threshold:g} + {rtol:g} * |reference|; the worst, at {index}, is {value:.8g} "
+            f"where {reference:.8g} was expected"
         ),
         max_difference=float(difference.nan_to_num(nan=torch.inf).max()),
     )

@@ -98,11 +98,11 @@ def get_pef_info(pef: str | os.PathLike[str], keys: Mapping[str, PefInfoStruct])
         MissingPefInfo: A key is not in the PEF. It is a ``ValueError``.
         PefError: The file is not an intact PEF.
     """
-    found = dict(read_pef(pef).metadata)
-    missing = [key for key in keys if key not in found]
+    metadata = dict(read_pef(pef).metadata)
+    missing = [key for key in keys if key not in metadata]
     if missing:
-        raise MissingPefInfo(pef=os.fspath(pef), missing=missing, present=list(found))
-    return {key: _value(found[key]) for key in keys}
+        raise MissingPefInfo(pef=os.fspath(pef), missing=missing, present=list(metadata))
+    return {key: _value(metadata[key]) for key in keys}
 
 
 def _is_data(value: Any) -> bool:

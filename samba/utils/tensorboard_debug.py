@@ -51,8 +51,8 @@ def dump_accuracy_debug_info(
     golds = gold if isinstance(gold, (tuple, list)) else (gold,)
     lines = [f"{'output':40} {'max difference':>15} {'mean difference':>15} {'max value':>12}"]
     pairs = []
-    for traced, made, wanted in zip(traced_outputs, results, golds, strict=True):
-        first, second = to_torch(made).double(), to_torch(wanted).detach().double()
+    for traced, result, reference in zip(traced_outputs, results, golds, strict=True):
+        first, second = to_torch(result).double(), to_torch(reference).detach().double()
         pairs.append((traced.sn_name, first, second))
         away, size = (first - second).abs(), second.abs()
         lines.append(

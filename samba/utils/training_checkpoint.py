@@ -208,28 +208,28 @@ class TrainingCheckpoint:
             return f"unreadable: {error.strerror}"
 
     def _read(self) -> dict[str, Any]:
-        kept = load_pickle(self._path)
-        if not isinstance(kept, dict) or kept.get("format") != _FORMAT or set(_KEYS) - set(kept):
+        data = load_pickle(self._path)
+        if not isinstance(data, dict) or data.get("format") != _FORMAT or set(_KEYS) - set(data):
             raise BadCheckpoint(
                 path=str(self._path), problem="it is not a file of TrainingCheckpoint.save()"
             )
-        return kept
+        return data
 
-    def _check(self, kept: Mapping[str, Any], hyperparameters: Mapping[str, float]) -> None:
+    def _check(self, data: Mapping[str, Any], hyperparameters: Mapping[str, float]) -> None:
         """Raise unless everything fits, with all that does not."""
         state = self._model.state_dict()
-        problems = _differing("tensor", _forms(kept["model"]), _forms(state))
-        problems += _differing("part", dict.fromkeys(kept["parts"]), dict.fromkeys(self._parts))
+        problems = _differing("tensor", _forms(data["model"]), _forms(state))
+        problems += _differing("part", dict.fromkeys(data["parts"]), dict.fromkeys(self._parts))
         problems += _differing(
-            "hyperparameter", dict.fromkeys(kept["hyperparameters"]), dict.fromkeys(hyperparameters)
+            "hyperparameter", dict.fromkeys(data["hyperparameters"]), dict.fromkeys(hyperparameters)
         )
-        groups = [[len(g["params"]) for g in o["param_groups"]] for o in kept["optimizers"]]
-        wanted = [[len(g["params"]) for g in o.param_groups] for o in self._optimizers]
-        step = kept.get("step")
+        groups = [[len(g["params"]) for g in o["param_groups"]] for o in data["optimizers"]]
+        own = [[len(g["params"]) for g in o.param_groups] for o in self._optimizers]
+        step = data.get("step")
         if step is not None and (type(step) is not int or step < 0):
             problems.append(f"step {literal(step)}, expected a whole number")
-        if groups != wanted:
-            problems.append(f"optimizers over {groups} parameters, expected {wanted}")
+        if groups != own:
+            problems.append(f"optimizers over {groups} parameters, expected {own}")
         if problems:
             raise BadCheckpoint(path=str(self._path), problem=some_of(problems, most=8))
 
@@ -251,13 +251,13 @@ def _forms(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
     return {key: f"{list(tensor.shape)} {tensor.dtype}" for key, tensor in state.items()}
 
 
-def _differing(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    problems = [f"it has no {what} {literal(name)}" for name in wanted if name not in found]
-    problems += [f"its {what} {literal(name)} is not known" for name in found if name not in wanted]
+def _differing(what: str, data: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:
+    problems = [f"it has no {what} {literal(name)}" for name in own if name not in data]
+    problems += [f"its {what} {literal(name)} is not known" for name in data if name not in own]
     return problems + [
-        f"{what} {literal(name)} is {found[name]}, expected {wanted[name]}"
-        for name in wanted
-        if name in found and found[name] != wanted[name]
+        f"{what} {literal(name)} is {data[name]}, expected {own[name]}"
+        for name in own
+        if name in data and data[name] != own[name]
     ]
 
 

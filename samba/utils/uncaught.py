@@ -70,11 +70,11 @@ def message_of(error: BaseException, trace: TracebackType | None) -> str:
 
 def _is_all_ours(error: BaseException | None) -> bool:
     """Whether an error, and those that it is a consequence of, are this project's."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
+    ids: set[int] = set()
+    while error is not None and id(error) not in ids:
         if not isinstance(error, SambaError):
             return False
-        seen.add(id(error))
+        ids.add(id(error))
         hidden = error.__suppress_context__
         error = error.__cause__ or (None if hidden else error.__context__)
     return True

@@ -149,8 +149,8 @@ def trace_multigraph(
     if init_output_grads is not None:
         flag_of(init_output_grads, f"{where}(init_output_grads=...)")
     as_optimizers(optimizers)
-    for what, given in (("optimizers", optimizers), ("init_output_grads", init_output_grads)):
-        if given:
+    for what, value in (("optimizers", optimizers), ("init_output_grads", init_output_grads)):
+        if value:
             tell(
                 "forward-graphs",
                 f"trace_multigraph({what}=...) changes nothing: the graphs of a PEF are forward "
@@ -198,15 +198,15 @@ def init_output_grads(
     memory = visible_memory()
     if memory is None:
         raise NotTraced(operation=f"{function}()", name="its outputs")
-    given = {_owner(memory, name): g for name, g in customized_tensors_dict.items()}
+    custom = {_owner(memory, name): g for name, g in customized_tensors_dict.items()}
     listed = [_owner(memory, name) for name in outputs]
     further = [_owner(memory, name) for name in unspecified]
     gradients: dict[str, torch.Tensor] = {}
-    for name in dict.fromkeys([*listed, *further, *given]):
-        if name not in given and name not in further and not memory.has_grad(name):
+    for name in dict.fromkeys([*listed, *further, *custom]):
+        if name not in custom and name not in further and not memory.has_grad(name):
             continue
         present = memory.read_grad(name)
-        gradient = given.get(name, torch.ones_like(present))
+        gradient = custom.get(name, torch.ones_like(present))
         where = f"{function}(), gradient of {name}"
         if is_variable_batch_size and gradient.shape != present.shape:
             raise ArgumentError(

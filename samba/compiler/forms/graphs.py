@@ -45,13 +45,13 @@ def forward_sections(program: Program) -> dict[tuple[int, int], int]:
     Args:
         program: The program.
     """
-    found: dict[tuple[int, int], int] = {}
+    sections: dict[tuple[int, int], int] = {}
     for index, section in enumerate(program.sections):
         for step in section.steps:
             if step.kind.name == "FWD":
                 for node in step.nodes:
-                    found.setdefault((step.graph, node), index)
-    return found
+                    sections.setdefault((step.graph, node), index)
+    return sections
 
 
 def _graph(program: Program, index: int, sections: Mapping[tuple[int, int], int]) -> dict[str, Any]:
@@ -204,27 +204,27 @@ class _Drawing:
             self._makers |= {v: f"n{index}_{number}" for v in node.outputs if v >= 0}
         self._root = _Module(path="")
         for number, node in enumerate(graph.nodes):
-            found = self._root
+            module = self._root
             parts = node.module.split("__", _DEPTH - 1) if node.module else []
             for depth, part in enumerate(parts):
                 path = "__".join(parts[: depth + 1])
-                found = found.inner.setdefault(part, _Module(path=path))
-            found.nodes.setdefault(sections.get((index, number), -1), []).append(number)
+                module = module.inner.setdefault(part, _Module(path=path))
+            module.nodes.setdefault(sections.get((index, number), -1), []).append(number)
 
     def lines(self) -> list[str]:
         """All of it."""
         graph, index = self._graph, self._index
-        made = [
+        lines = [
             f"  i{index}_{v} [shape=ellipse, label={_quoted(_tensor(graph.values[v]))}];"
             for v in graph.inputs
         ]
         for name, module in self._root.inner.items():
-            made += self._module(name, module, "  ")
-        made += self._own_nodes(self._root, "  ")
+            lines += self._module(name, module, "  ")
+        lines += self._own_nodes(self._root, "  ")
         for number, output in enumerate(graph.outputs):
             label = _quoted(f"{output.name}\n{_form(graph.values[output.value])}")
-            made.append(f"  o{index}_{number} [shape=ellipse, label={label}];")
-        return [*made, *self._edges()]
+            lines.append(f"  o{index}_{number} [shape=ellipse, label={label}];")
+        return [*lines, *self._edges()]
 
     def _module(self, name: str, module: _Module, indent: str) -> Iterator[str]:
         cluster = _quoted(f"cluster_g{self._index}_m_{module.path}")
@@ -249,13 +249,13 @@ class _Drawing:
     def _node(self, number: int) -> str:
         graph, node = self._graph, self._graph.nodes[number]
         forms = [_form(graph.values[v]) for v in node.outputs if v >= 0]
-        held = [
+        names = [
             self._program.regions[graph.values[v].region].name
             for v in dict.fromkeys(node.refs())
             if v not in self._makers and graph.values[v].region >= 0
         ]
         label = _quoted("\n".join([plain_name(node.op), *forms]))
-        tooltip = _quoted("\n".join([node.op, *held, node.source]))
+        tooltip = _quoted("\n".join([node.op, *names, node.source]))
         return f"n{self._index}_{number} [label={label}, tooltip={tooltip}];"
 
     def _edges(self) -> Iterator[str]:

@@ -104,13 +104,13 @@ def at_the_peak(
     shown = alive[:most] if most else alive
     rows = [
         (
-            bytes_text(held["bytes"]),
-            held["role"],
-            held["name"],
-            " ".join(filter(None, (plain_path(held["module"], root=root), _short(held["line"]))))
+            bytes_text(entry["bytes"]),
+            entry["role"],
+            entry["name"],
+            " ".join(filter(None, (plain_path(entry["module"], root=root), _short(entry["line"]))))
             or "-",
         )
-        for held in shown
+        for entry in shown
     ]
     lines = [paragraph(title, width=width, indent="  ")]
     lines.append(table(("alive", "role", "name", "module and line"), rows, width=width, right=(0,)))

@@ -197,8 +197,8 @@ class GraphBuilder:
         unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
         if unknown:
             near = {one: difflib.get_close_matches(one, _OWN, 1) for one in unknown}
-            meant = ", ".join(f"{close[0]} for {one}" for one, close in near.items() if close)
-            guess = f"; did you mean {meant}?" if meant else ""
+            guesses = ", ".join(f"{close[0]} for {one}" for one, close in near.items() if close)
+            guess = f"; did you mean {guesses}?" if guesses else ""
             self._deviations.tell(
                 "unknown-keyword",
                 f"session.compile_multigraph({some_of([f'{one}=...' for one in unknown])}): "

@@ -79,7 +79,7 @@ class _Cut:
 
     def part(self) -> GraphPart:
         """The graph, as a trace of its own."""
-        given, inputs = self._inputs()
+        named, inputs = self._inputs()
         stops = self._stops()
         needs = self._walk(stops)
         if needs.missing:
@@ -122,7 +122,7 @@ class _Cut:
                 ),
                 known=tuple(k for t in traced for k in t.known),
             ),
-            given=given,
+            given=named,
             outputs=outputs,
         )
 
@@ -132,7 +132,7 @@ class _Cut:
     # -- what is given and what is wanted -----------------------------------
 
     def _inputs(self) -> tuple[tuple[NamedInput, ...], list[Source]]:
-        given: list[NamedInput] = []
+        named: list[NamedInput] = []
         sources: list[Source] = []
         unknown: list[str] = []
         for place, (key, tensor) in enumerate(self._graph.start.items()):
@@ -151,7 +151,7 @@ class _Cut:
             self._starts.update(dict.fromkeys(keys, index))
             name = self._values[index].name
             region = getattr(tensor, "sn_region_name", "") or name
-            given.append(
+            named.append(
                 NamedInput(
                     name=name,
                     given_name=name,
@@ -174,7 +174,7 @@ class _Cut:
                 wanted="inputs or outputs of trace_multigraph",
                 hint="Trace the module with these very tensors first.",
             )
-        return tuple(given), sources
+        return tuple(named), sources
 
     def _stops(self) -> list[Key]:
         pairs = [(tensor, self._traces.stop(tensor)) for tensor in self._graph.stop]
@@ -201,22 +201,22 @@ class _Cut:
         """The value itself where a module was traced with what another trace computed."""
         while key not in self._starts:
             source = self._traces.source(key)
-            made = None if source is None else self._traces.made(source.tensor)
-            if made is None:
+            origin = None if source is None else self._traces.made(source.tensor)
+            if origin is None:
                 break
-            key = made
+            key = origin
         return key
 
     def _walk(self, keys: Sequence[Key], known: _Needs | None = None) -> _Needs:
         """Everything that values depend on, back to the start, beyond what is known already."""
         needs = _Needs(ends=set(keys))
         nodes = frozenset() if known is None else known.nodes
-        pending, seen = list(keys), set[Key]()
+        pending, done = list(keys), set[Key]()
         while pending:
             key = self._resolve(pending.pop())
-            if key in seen or key in self._starts:
+            if key in done or key in self._starts:
                 continue
-            seen.add(key)
+            done.add(key)
             number = key[0]
             producer = self._traces.producer(key)
             source = self._traces.source(key)
@@ -316,14 +316,14 @@ class _Cut:
             source = self._traces.source(key)
             if source is None:
                 continue
-            kept = source.role in (Role.WEIGHT, Role.BUFFER)
-            if kept and id(source.tensor) in self._kept:
+            is_state = source.role in (Role.WEIGHT, Role.BUFFER)
+            if is_state and id(source.tensor) in self._kept:
                 self._numbers[key] = self._kept[id(source.tensor)]
                 continue
             number, value = key
             index = self._add(source.name, self._traces.traces[number].traced.values[value])
             self._numbers[key] = index
-            if kept:
+            if is_state:
                 self._kept[id(source.tensor)] = index
             region = _region(source.tensor) or source.region_name
             sources.append(replace(source, value=index, region_name=region))

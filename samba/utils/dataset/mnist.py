@@ -82,8 +82,8 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
     try:
         raw = Path(path).read_bytes()
     except (OSError, ValueError) as error:
-        found = getattr(error, "strerror", None) or str(error)
-        raise IdxUnreadable(path=path, found=found, wanted="an idx file") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise IdxUnreadable(path=path, found=reason, wanted="an idx file") from None
     if raw[:2] == b"\x1f\x8b":
         try:
             with gzip.open(io.BytesIO(raw)) as packed:

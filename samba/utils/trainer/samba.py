@@ -37,11 +37,11 @@ def train(
     Raises:
         SambaError: Nothing is traced, or a batch does not fit.
     """
-    wanted = model.output_tensors if outputs is None else outputs
+    handles = model.output_tensors if outputs is None else outputs
     means = []
     for _ in range(epochs):
         losses = [
-            to_torch(session.run(batch, wanted, hyperparam_dict or {})[loss_index]).mean()
+            to_torch(session.run(batch, handles, hyperparam_dict or {})[loss_index]).mean()
             for batch in batches
         ]
         means.append(torch.stack(losses).mean().item() if losses else float("nan"))

@@ -369,11 +369,11 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return plain.view(-1)
 
 
-def _sized(tensor: torch.Tensor, wanted: int, operation: str) -> torch.Tensor:
+def _sized(tensor: torch.Tensor, count: int, operation: str) -> torch.Tensor:
     flat = _flat(tensor)
-    if flat.numel() != wanted:
+    if flat.numel() != count:
         raise ArgumentError(
-            where=operation, found=f"{flat.numel()} elements", wanted=f"{wanted} for these ranks"
+            where=operation, found=f"{flat.numel()} elements", wanted=f"{count} for these ranks"
         )
     return flat
 

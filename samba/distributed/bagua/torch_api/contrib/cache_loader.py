@@ -67,9 +67,9 @@ class CacheLoader:
         Returns:
             The value; a copy of its own where it is kept.
         """
-        kept = self._values.get(key)
-        if kept is not None:
-            return pickle.loads(kept)  # noqa: S301  # what this object has pickled itself
+        cached = self._values.get(key)
+        if cached is not None:
+            return pickle.loads(cached)  # noqa: S301  # what this object has pickled itself
         value = load_fn(key)
         data = pickle.dumps(value)
         if self._used + len(data) <= self._capacity:
