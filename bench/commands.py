@@ -53,20 +53,20 @@ def run(args: argparse.Namespace) -> int:
             caches=Path(caches),
             tell=lambda text: say_text(text, file=sys.stderr),
         )
-        found = run_suites(args.suite, settings)
-    say_text(report.table(found))
+        outcome = run_suites(args.suite, settings)
+    say_text(report.table(outcome))
     say()
-    say_text(report.goal_table({"this run": found}))
-    took = found.settings["suite_seconds"]
+    say_text(report.goal_table({"this run": outcome}))
+    took = outcome.settings["suite_seconds"]
     say_text(f"seconds by suite: {took}, together {sum(took.values()):.0f}")
     if args.json is not None:
-        found.save(args.json)
+        outcome.save(args.json)
     if args.results:
-        say_text(f"kept: {archive.keep(found)}")
+        say_text(f"kept: {archive.keep(outcome)}")
     if args.smaller_is_better is not None:
-        write_json(args.smaller_is_better, report.smaller_is_better(found))
+        write_json(args.smaller_is_better, report.smaller_is_better(outcome))
     if args.html is not None:
-        write_text(args.html, page.page(found))
+        write_text(args.html, page.page(outcome))
     return 0
 
 
@@ -140,8 +140,8 @@ def kernels(args: argparse.Namespace) -> int:
     """Time native kernels beside XLA's and torch's."""
     os.environ["EMULATOR_CACHE"] = "0"  # a thousand executables that nobody asks for again
     say_text(f"{processor()}; GFLOP/s")
-    wanted = kinds(args.only)[: args.most]
-    for problem, times in measured(wanted, rounds=args.rounds, seconds=args.round_seconds):
+    problems = kinds(args.only)[: args.most]
+    for problem, times in measured(problems, rounds=args.rounds, seconds=args.round_seconds):
         rates = ", ".join(f"{n} {problem.operations / t / 1e9:.1f}" for n, t in times.items())
         say_text(f"{title(problem)}: {rates}")
     return 0

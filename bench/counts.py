@@ -157,7 +157,7 @@ def count(case: Case) -> Counts:
         )
 
 
-def differences(result: Counts, kept: dict[str, int] | None) -> list[str]:
+def differences(result: Counts, before: dict[str, int] | None) -> list[str]:
     """What differs between counts and those kept, a line each.
 
     Example:
@@ -166,13 +166,13 @@ def differences(result: Counts, kept: dict[str, int] | None) -> list[str]:
         >>> differences(counts, {**asdict(counts), "compiles": 2})
         ['compiles: kept 2, found 1']
     """
-    if kept is None:
+    if before is None:
         return ["no counts are kept"]
     now = asdict(result)
     return [
-        f"{key}: kept {kept.get(key)}, found {now.get(key)}"
-        for key in {**kept, **now}
-        if kept.get(key) != now.get(key)
+        f"{key}: kept {before.get(key)}, found {now.get(key)}"
+        for key in {**before, **now}
+        if before.get(key) != now.get(key)
     ]
 
 
@@ -226,11 +226,11 @@ def parsed_counts(text: str, where: str) -> dict[str, Any]:
 
 def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
     """Differences of cases from the file, a line each."""
-    kept = kept_counts(path)
+    past = kept_counts(path)
     return [
         f"{name}: {line}"
         for name in names
-        for line in differences(count(SMALL[name]), kept.get(name))
+        for line in differences(count(SMALL[name]), past.get(name))
     ]
 
 
@@ -244,9 +244,9 @@ def check_fused(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
     Raises:
         BadResults: As :func:`kept_counts`.
     """
-    kept = kept_counts(path, FUSED)
+    past = kept_counts(path, FUSED)
     return [
-        f"{name}: {line}" for name in names for line in problems(fused(SMALL[name]), kept.get(name))
+        f"{name}: {line}" for name in names for line in problems(fused(SMALL[name]), past.get(name))
     ]
 
 

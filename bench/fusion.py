@@ -107,34 +107,34 @@ def fused(case: Case) -> Fused:
     """
     with _texts() as texts, on_device(case) as (convert, step):
         step(convert(case.batches()[0]))
-    given, made = map(computed, texts[-1])
-    return Fused(given=given.operations, made=made.operations, most=made.most, which=made.which)
+    before, after = map(computed, texts[-1])
+    return Fused(given=before.operations, made=after.operations, most=after.most, which=after.which)
 
 
-def problems(outcome: Fused, kept: Mapping[str, int] | None) -> list[str]:
+def problems(outcome: Fused, before: Mapping[str, int] | None) -> list[str]:
     """What is wrong with what XLA made, a line each.
 
     Args:
         outcome: What it made.
-        kept: The same as a mapping, as it was before.
+        before: The same as a mapping, as it was before.
 
     Example:
-        >>> kept = {"given": 100, "made": 80, "most": 1}
-        >>> problems(Fused(given=100, made=81, most=1, which=""), kept)
+        >>> before = {"given": 100, "made": 80, "most": 1}
+        >>> problems(Fused(given=100, made=81, most=1, which=""), before)
         []
-        >>> problems(Fused(given=100, made=90, most=3, which="tanh f32[8]"), kept)
+        >>> problems(Fused(given=100, made=90, most=3, which="tanh f32[8]"), before)
         ['fusion: 90 operations of 100, kept 80 of 100', 'fusion: tanh f32[8] is computed 3 times']
-        >>> problems(Fused(given=100, made=80, most=2, which="cosine f32[8]"), kept)
+        >>> problems(Fused(given=100, made=80, most=2, which="cosine f32[8]"), before)
         ['fusion: cosine f32[8] is computed 2 times']
     """
-    if kept is None:
+    if before is None:
         return ["fusion: nothing is kept"]
     lines = []
-    before = kept["made"] / max(kept["given"], 1)
-    if outcome.ratio > min(LIMIT, before + SLACK):
-        was = f"{kept['made']} of {kept['given']}"
+    ratio = before["made"] / max(before["given"], 1)
+    if outcome.ratio > min(LIMIT, ratio + SLACK):
+        was = f"{before['made']} of {before['given']}"
         lines.append(f"fusion: {outcome.made} operations of {outcome.given}, kept {was}")
-    if outcome.most > min(MOST, kept["most"]):
+    if outcome.most > min(MOST, before["most"]):
         lines.append(f"fusion: {outcome.which} is computed {outcome.most} times")
     return lines
 
@@ -212,13 +212,13 @@ def _facts(attributes: str) -> str:
 def _shares(operations: Sequence[Instruction]) -> dict[str, float]:
     """What part of each operation's result a kernel needs, where it reads slices of it."""
     sizes = {op.name: _elements(op.shape) for op in operations}
-    wanted = {op.name: float(op.is_root) for op in operations}
+    shares = {op.name: float(op.is_root) for op in operations}
     for op in reversed(operations):
-        share = wanted[op.name] = min(wanted[op.name], 1.0)
+        share = shares[op.name] = min(shares[op.name], 1.0)
         for operand in op.operands:
             part = sizes[op.name] / max(sizes[operand], 1) if op.opcode in _CUTTING else 1.0
-            wanted[operand] += share * part
-    return wanted
+            shares[operand] += share * part
+    return shares
 
 
 def _elements(shape: str) -> int:
@@ -251,7 +251,7 @@ class _Walk:
             is_kernel: Whether it is a fusion's; else each of its operations is a kernel.
         """
         here: dict[str, int] = {}
-        made: set[str] = set()  # by this kernel
+        inside: set[str] = set()  # names of what this kernel computes
         shares = _shares(self.computations[name]) if is_kernel else {}
         result = 0
         for op in self.computations[name]:
@@ -262,12 +262,12 @@ class _Walk:
                 value = self.through(op.calls[0], operands, is_kernel=op.opcode == "fusion")
             elif op.opcode == "copy":
                 value = operands[0]
-                made.update(op.name for o in op.operands if o in made)
+                inside.update(op.name for o in op.operands if o in inside)
             else:
-                held = op.calls if op.opcode in ("while", "conditional") else ()
-                self.apart += [h for h in held if h not in self.apart]
+                bodies = op.calls if op.opcode in ("while", "conditional") else ()
+                self.apart += [b for b in bodies if b not in self.apart]
                 regions = tuple(
-                    [r.opcode for name in op.calls if not held for r in self.computations[name]]
+                    [r.opcode for name in op.calls if not bodies for r in self.computations[name]]
                 )
                 # What is too large to be printed is taken for another one each time.
                 literal = op.name if op.literal == "{...}" else op.literal
@@ -279,9 +279,9 @@ class _Walk:
                     and self.positions.issuperset(operands)
                 ):
                     self.positions.add(value)
-                in_kernel = any(o in made for o in op.operands)
+                in_kernel = any(o in inside for o in op.operands)
                 if is_kernel and (in_kernel or op.opcode not in _MOVING):
-                    made.add(op.name)
+                    inside.add(op.name)
                 if op.opcode not in _MOVING:
                     self.operations += 1
                     if value not in self.positions and (in_kernel or op.opcode not in _LIGHT):
@@ -304,7 +304,7 @@ def computed(text: str) -> Computed:
         Its operations, and the value that is computed most often.
 
     Example:
-        >>> found = computed(\"\"\"HloModule m
+        >>> facts = computed(\"\"\"HloModule m
         ... %twice (p: f32[8]) -> f32[8] {
         ...   %p = f32[8]{0} parameter(0)
         ...   %c = f32[8]{0} cosine(%p)
@@ -320,7 +320,7 @@ def computed(text: str) -> Computed:
         ...   %b = f32[8]{0} fusion(%x), kind=kLoop, calls=%again
         ...   ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%a, %b)
         ... }\"\"\")
-        >>> found.operations, found.most, found.which
+        >>> facts.operations, facts.most, facts.which
         (3, 2, 'cosine f32[8]')
     """
     module = parsed(text)

@@ -185,7 +185,7 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
     )
     open_ones = [c.name for c in first if c.suspect]
     comparisons: dict[str, Comparison] = {}
-    asked = processes
+    total = processes
     for times in AGAIN:
         if not open_ones:
             break
@@ -193,12 +193,12 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
             for name, (base, head) in measure(case, processes).items():
                 if name in samples:
                     samples[name] = [*samples[name][0], *base], [*samples[name][1], *head]
-        asked += times * processes
-        comparisons |= {name: compare_processes(name, *samples[name], asked) for name in open_ones}
+        total += times * processes
+        comparisons |= {name: compare_processes(name, *samples[name], total) for name in open_ones}
         unclear = [c for c in comparisons.values() if c.suspect and not c.slower]
         open_ones = [c.name for c in unclear if c.name in open_ones]
     return Verdict(
-        case=case, first=first, together=tuple(comparisons.values()), faster=faster, processes=asked
+        case=case, first=first, together=tuple(comparisons.values()), faster=faster, processes=total
     )
 
 

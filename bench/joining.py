@@ -70,14 +70,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _worker() -> None:
-    before = _held()
+    before = _resources()
     begin = time.perf_counter()
     job = jobs.start()
     joined = time.perf_counter() - begin
     assert job is not None  # the launcher has set what it looks for
-    after = _held()
+    after = _resources()
     job.together("bench", lambda control: control.barrier())
-    messages = _counted(job.control)
+    messages = _count_messages(job.control)
     begin = time.perf_counter()
     for _ in range(_AGREEMENTS):
         job.agree("bench", {"PEF": "0" * 16, "engine": job.engine, "data_parallel_mode": "any"})
@@ -87,7 +87,7 @@ def _worker() -> None:
     sys.stdout.write(json.dumps({"join": joined, "agree": agreed, **result}) + "\n")
 
 
-def _counted(control: Communicator) -> list[str]:
+def _count_messages(control: Communicator) -> list[str]:
     """A list that grows by the collective's name with each message of an agreement."""
     sent: list[str] = []
     send, gather = control.exchange, control.gather_bytes
@@ -104,7 +104,7 @@ def _counted(control: Communicator) -> list[str]:
     return sent
 
 
-def _held() -> dict[str, int]:
+def _resources() -> dict[str, int]:
     """Sockets, threads and resident bytes of this process."""
     sockets = 0
     for entry in Path("/proc/self/fd").iterdir():

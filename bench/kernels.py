@@ -210,7 +210,7 @@ def _chained(compute: Callable[..., Any], count: int) -> Callable[..., Any]:
     return all_of
 
 
-def _compiled(
+def _compile_trial(
     name: str, compute: Callable[..., Any], arrays: Sequence[jax.Array], count: int
 ) -> Trial:
     # The others may be made of products, which are then XLA's own.
@@ -240,7 +240,7 @@ def _product_trials(p: Product, rng: np.random.Generator) -> Iterator[Trial]:
     a = _array(rng, (*lead, *(sizes[c] for c in left)), p.dtype)
     b = _array(rng, (*lead, *(sizes[c] for c in right)), p.dtype)
     for c in applicable(p, product_kernels.CANDIDATES):
-        yield _compiled(c.name, functools.partial(c.run, spec), (a, b), _count(p))
+        yield _compile_trial(c.name, functools.partial(c.run, spec), (a, b), _count(p))
     first, second = _torch(a), _torch(b)
     first = first.mT if p.turned_a else first
     second = second.mT if p.turned_b else second
@@ -271,7 +271,7 @@ def _convolution_trials(p: Convolution, rng: np.random.Generator) -> Iterator[Tr
                 return _last(run(_second(a), b, p.window, p.groups, p.size))
             return run(_second(a), _second(b), p.window, p.groups, w_shape)
 
-        yield _compiled(c.name, compute, arrays[p.part], _count(p))
+        yield _compile_trial(c.name, compute, arrays[p.part], _count(p))
     data, cotangent, kernels = _torch(_second(x)), _torch(_second(g)), _torch(w)
     if len(p.size) == 2:
         data = data.to(memory_format=torch.channels_last)
@@ -298,22 +298,22 @@ def _times(trials: Sequence[Trial], rounds: int, seconds: float) -> dict[str, fl
         trial.call()
         first[trial.name] = min(_seconds(trial.call, 1) for _ in range(2)) / trial.count
     best = min(first.values())
-    found: dict[str, list[float]] = {name: [] for name in first}
+    samples: dict[str, list[float]] = {name: [] for name in first}
     running = [t for t in trials if first[t.name] <= _HOPELESS * best]
     counts = {t.name: max(1, int(seconds / first[t.name] / t.count)) for t in running}
     for turn in range(rounds):
         for trial in running if turn % 2 else running[::-1]:
-            found[trial.name].append(_seconds(trial.call, counts[trial.name]) / trial.count)
-    return {t.name: statistics.median(found[t.name] or [first[t.name]]) for t in trials}
+            samples[trial.name].append(_seconds(trial.call, counts[trial.name]) / trial.count)
+    return {t.name: statistics.median(samples[t.name] or [first[t.name]]) for t in trials}
 
 
 def measured(
-    wanted: Iterable[Problem], *, rounds: int, seconds: float
+    problems: Iterable[Problem], *, rounds: int, seconds: float
 ) -> Iterator[tuple[Problem, dict[str, float]]]:
     """Time all ways to compute some problems; wants a quiet machine.
 
     Args:
-        wanted: The problems.
+        problems: The problems.
         rounds: Turns of each way.
         seconds: Length of a turn.
 
@@ -322,7 +322,7 @@ def measured(
         the one that is named so, and torch.
     """
     rng = np.random.default_rng(0)
-    for problem in dict.fromkeys(wanted):
+    for problem in dict.fromkeys(problems):
         if isinstance(problem, Product):
             trials = [*_product_trials(problem, rng)]
         else:

@@ -113,10 +113,10 @@ class Results:
     """All that one benchmark found.
 
     Example:
-        >>> found = Results()
-        >>> found.add("steps", "lenet", "ours", "step", "s", [1.0, 2.0, 3.0])
-        >>> found.add("steps", "lenet", "eager", "step", "s", [2.0, 2.0, 2.0])
-        >>> found.ratio("steps", "lenet", "step", "eager").median
+        >>> results = Results()
+        >>> results.add("steps", "lenet", "ours", "step", "s", [1.0, 2.0, 3.0])
+        >>> results.add("steps", "lenet", "eager", "step", "s", [2.0, 2.0, 2.0])
+        >>> results.ratio("steps", "lenet", "step", "eager").median
         1.0
     """
 
@@ -193,10 +193,10 @@ class Results:
         """The best of peers as they come and with our allocator settings, None if none ran.
 
         Example:
-            >>> found = Results()
-            >>> found.add("steps", "lenet", "eager", "step", "s", [3.0])
-            >>> found.add("steps", "lenet", "compile+alloc", "step", "s", [2.0])
-            >>> found.best("steps", "lenet", "step", "eager", "compile")
+            >>> results = Results()
+            >>> results.add("steps", "lenet", "eager", "step", "s", [3.0])
+            >>> results.add("steps", "lenet", "compile+alloc", "step", "s", [2.0])
+            >>> results.best("steps", "lenet", "step", "eager", "compile")
             'compile+alloc'
         """
         candidates = [

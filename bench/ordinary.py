@@ -164,8 +164,8 @@ class DropPath(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not self.training or self.rate == 0.0:
             return x
-        kept = x.new_empty((len(x),) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.rate)
-        return x * kept / (1 - self.rate)
+        mask = x.new_empty((len(x),) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.rate)
+        return x * mask / (1 - self.rate)
 
 
 class DropPathBlock(nn.Module):
@@ -310,13 +310,13 @@ def bert(
 
     def make(rng: np.random.Generator) -> Batch:
         tokens = rng.integers(4, vocabulary, size=(batch, length))
-        asked = rng.random((batch, length)) < 1 / 6
-        asked[:, 0] = True
+        blanks = rng.random((batch, length)) < 1 / 6
+        blanks[:, 0] = True
         lengths = rng.integers(length // 2, length + 1, size=(batch, 1))
-        seen = np.arange(length) < lengths
+        visible = np.arange(length) < lengths
         kinds = np.repeat(np.arange(length)[None] * 2 // length, batch, 0)
-        masked = np.where(asked, 3, tokens)
-        return masked, kinds, seen, np.where(asked & seen, tokens, -100)
+        masked = np.where(blanks, 3, tokens)
+        return masked, kinds, visible, np.where(blanks & visible, tokens, -100)
 
     return Case(
         name="bert",

@@ -86,11 +86,11 @@ def _ratios(results: Results) -> Plot | None:
     for case in (case for suite in STEP_SUITES for case in results.cases(suite)):
         group = []
         for peer in PEERS:
-            found = over_peer(results, case, peer)
-            if found is None:
+            ratio = over_peer(results, case, peer)
+            if ratio is None:
                 group.append((float("nan"), ""))
             else:
-                group.append((found[0].median, f"{found[0].median:.2f} of {found[1]}"))
+                group.append((ratio[0].median, f"{ratio[0].median:.2f} of {ratio[1]}"))
         ours = results.get(suite_of(case), case, OURS, "step")
         bound = results.get("limit", case, LIMIT, "step")
         if ours is not None and bound is not None:
@@ -101,7 +101,7 @@ def _ratios(results: Results) -> Plot | None:
     return bars(rows, "Step time over each peer's", one=True) if rows else None
 
 
-def _timed(named: Sequence[tuple[str, Measurement]], label: str) -> Plot:
+def _time_plot(named: Sequence[tuple[str, Measurement]], label: str) -> Plot:
     return bars([(n, [(1e3 * m.median, shown(m.median, "s"))]) for n, m in named], label)
 
 
@@ -117,14 +117,14 @@ def _sections(results: Results) -> Iterator[tuple[str, Plot, str]]:
         if rest:
             more = f"{len(rest)} shorter ones take {shown(sum(m.median for m in rest), 's')}."
         named = [(m.what, m) for m in (*own[:MOST_SECTIONS], *ends)]
-        yield case, _timed(named, f"Sections of {case}"), more
+        yield case, _time_plot(named, f"Sections of {case}"), more
 
 
 def _thunks(results: Results) -> Iterator[tuple[str, Plot, str]]:
     for case in results.cases("thunks"):
         kinds = [m for m in results.select("thunks", case) if m.what.startswith(KIND)]
         named = [(m.what.removeprefix(KIND), m) for m in kinds]
-        yield case, _timed(named, f"Thunks of {case} by kind"), ""
+        yield case, _time_plot(named, f"Thunks of {case} by kind"), ""
 
 
 def page(results: Results) -> str:

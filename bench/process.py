@@ -115,7 +115,7 @@ class Worker:
             stdin.flush()
             if not select.select([stdout], [], [], self._limit)[0]:
                 self._process.kill()
-                raise self._failed(f"no answer to {what.__name__!r} in {self._limit:g} s")
+                raise self._failure(f"no answer to {what.__name__!r} in {self._limit:g} s")
             line = stdout.readline()
         except BrokenPipeError:
             line = ""
@@ -123,10 +123,10 @@ class Worker:
             self._process.wait(END_SECONDS)
             self._said.seek(0)
             lines = self._said.read().strip().splitlines() or ["it printed nothing"]
-            raise self._failed(lines[-1])
+            raise self._failure(lines[-1])
         return json.loads(line)
 
-    def _failed(self, reason: str) -> WorkerFailed:
+    def _failure(self, reason: str) -> WorkerFailed:
         return WorkerFailed(case=self.case, contender=self.contender, reason=reason)
 
     def steps(self, count: int) -> tuple[float, list[float]]:

@@ -61,8 +61,8 @@ class Replicas:
         Raises:
             WorkerFailed: If one of them ended instead of answering.
         """
-        asked = [self._pool.submit(worker.ask, what, **details) for worker in self._workers]
-        return [future.result() for future in asked]
+        futures = [self._pool.submit(worker.ask, what, **details) for worker in self._workers]
+        return [future.result() for future in futures]
 
 
 def _environment(rank: int) -> dict[str, str]:
@@ -104,9 +104,9 @@ class Replica:
         session = loaded()
         session.replicas.mode = None  # any may come
         self._device = session.device
-        kept = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE)
+        roles = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE)
         regions = enumerate(self._device.program.regions)
-        self._start = {r: self._device.read(r) for r, of in regions if of.role in kept}
+        self._start = {r: self._device.read(r) for r, of in regions if of.role in roles}
 
     @property
     def bucket_bytes(self) -> list[int]:

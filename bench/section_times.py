@@ -73,11 +73,11 @@ class Base(SectionTimes):
             >>> print(base.since_then(3.0))
             base takes 1.500 of the time that it took on P when it was kept; both are measured again
         """
-        kept = self.seconds.get(FULL)
-        if not kept:
+        samples = self.seconds.get(FULL)
+        if not samples:
             return ""
         return (
-            f"base takes {now / statistics.median(kept):.3f} of the time that it took on "
+            f"base takes {now / statistics.median(samples):.3f} of the time that it took on "
             f"{self.processor} when it was kept; both are measured again"
         )
 
@@ -101,7 +101,7 @@ def keep_base(path: Path, pef: Path, times: Mapping[str, Sequence[float]]) -> No
         "digest": read_info(str(pef)).digest,
         "processor": str(processor()),
         "versions": environment(threads=0)["versions"],
-        "nanoseconds": {name: [round(t / _NANO) for t in taken] for name, taken in times.items()},
+        "nanoseconds": {name: [round(t / _NANO) for t in spans] for name, spans in times.items()},
         "pef": base64.b64encode(zlib.compress(pef.read_bytes(), 9)).decode("ascii"),
     }
     write_text(path, folded_json(content) + "\n")
@@ -127,10 +127,10 @@ def opened_base(path: Path) -> Iterator[Base]:
             raise BadBase(path=str(path), reason=error.what) from error
         yield Base(pef=path, seconds={})
         return
-    content = _parsed(path)
+    content = _read_base(path)
     with tempfile.TemporaryDirectory(prefix="bench-base-") as folder:
         pef = Path(folder) / "base.pef"
-        pef.write_bytes(_unpacked(path, content))
+        pef.write_bytes(_unpack_pef(path, content))
         try:
             digest = read_info(str(pef)).digest
         except PefError as error:
@@ -153,18 +153,18 @@ def _kept_times(path: Path) -> SectionTimes | None:
         return None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return None
-    return _times(path, _parsed(path))
+    return _times(path, _read_base(path))
 
 
 def _times(path: Path, content: Mapping[str, Any]) -> SectionTimes:
     times = content.get("nanoseconds")
     good = isinstance(times, dict) and all(
-        isinstance(taken, list) and taken and all(type(t) is int and t > 0 for t in taken)
-        for taken in times.values()
+        isinstance(spans, list) and spans and all(type(t) is int and t > 0 for t in spans)
+        for spans in times.values()
     )
     if not good or not isinstance(times, dict) or not times:
         raise BadBase(path=str(path), reason="its times are not lists of whole nanoseconds")
-    seconds = {name: [t * _NANO for t in taken] for name, taken in times.items()}
+    seconds = {name: [t * _NANO for t in spans] for name, spans in times.items()}
     return SectionTimes(seconds=seconds, processor=str(content.get("processor", "")))
 
 
@@ -176,7 +176,7 @@ def _first_byte(path: Path, bad: type[BadFile]) -> bytes:
         raise bad(path=str(path), reason=f"cannot be read: {error.strerror}") from error
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _read_base(path: Path) -> dict[str, Any]:
     content = read_json(path, BadBase)
     if isinstance(content, list):
         raise BadBase(
@@ -191,7 +191,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     return content
 
 
-def _unpacked(path: Path, content: Mapping[str, Any]) -> bytes:
+def _unpack_pef(path: Path, content: Mapping[str, Any]) -> bytes:
     try:
         packed = base64.b64decode(str(content["pef"]), validate=True)
         stream = zlib.decompressobj()
@@ -229,9 +229,9 @@ def load_section_times(path: Path) -> SectionTimes:
         BadSectionTimes: If it is missing or something else.
         BadBase: If it is a damaged base.
     """
-    kept = _kept_times(path)
-    if kept is not None:
-        return kept
+    base = _kept_times(path)
+    if base is not None:
+        return base
     rows = read_json(path, BadSectionTimes)
     if not isinstance(rows, list):
         raise BadSectionTimes(path=str(path), reason="it is not a list of sections")

@@ -91,8 +91,8 @@ def compare_pairs(name: str, base: Sequence[float], head: Sequence[float]) -> Co
 
     Example:
         >>> phases = [1.0, 1.01, 1.0, 1.02, 1.5, 1.52, 1.51, 1.5, 1.01, 1.0, 1.53, 1.49]
-        >>> found = compare_pairs("x", phases, [1.12 * t for t in phases])
-        >>> found.slower, round(found.ratio, 3)
+        >>> result = compare_pairs("x", phases, [1.12 * t for t in phases])
+        >>> result.slower, round(result.ratio, 3)
         (True, 1.12)
     """
     from scipy.stats import wilcoxon  # noqa: PLC0415  # it takes longer to load than all else

@@ -331,8 +331,8 @@ class MixtureOfExperts(nn.Module):
         self.layers = nn.ModuleList(Experts(experts, top, width, 2 * width) for _ in range(layers))
         self.head = nn.Linear(width, classes)
 
-    def forward(self, given: torch.Tensor, label: torch.Tensor) -> Outputs:
-        x = self.stem(given)
+    def forward(self, samples: torch.Tensor, label: torch.Tensor) -> Outputs:
+        x = self.stem(samples)
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + layer(norm(x))
         out = self.head(x)

@@ -144,8 +144,8 @@ def _words(script: str) -> list[str]:
     except ValueError as error:
         raise UserGateUsage(f"--script {script!r}: {error}") from error
     if not words or not Path(words[0]).is_file():
-        found = words[0] if words else ""
-        raise UserGateUsage(f"--script: there is no file {found!r}, expected a Python script")
+        name = words[0] if words else ""
+        raise UserGateUsage(f"--script: there is no file {name!r}, expected a Python script")
     return words
 
 
@@ -212,7 +212,7 @@ def left_out_of(base: Program, head: Program, *, name: str, head_name: str) -> d
     Raises:
         OtherProgram: If they are not fed alike, or one trains and the other does not.
     """
-    before, after = _fed(base), _fed(head)
+    before, after = _use_and_inputs(base), _use_and_inputs(head)
     for what in dict.fromkeys((*before, *after)):
         if before.get(what) != after.get(what):
             raise OtherProgram(
@@ -238,7 +238,7 @@ def left_out_of(base: Program, head: Program, *, name: str, head_name: str) -> d
     return left_out
 
 
-def _fed(program: Program) -> dict[str, str]:
+def _use_and_inputs(program: Program) -> dict[str, str]:
     """What a program is for and what it is fed, in words."""
     facts = {"use": "inference" if program.inference else "training"}
     for graph in program.graphs:
@@ -281,17 +281,17 @@ def measure_script(
     """
     samples: dict[str, tuple[list[float], list[float]]] = {}
     for turn in range(processes):
-        taken: dict[int, dict[str, list[float]]] = {}
+        times: dict[int, dict[str, list[float]]] = {}
         # Neither side may always come first.
         for side in (0, 1) if turn % 2 else (1, 0):
-            taken[side] = _run(scripts[side], pefs[side], settings)
-        for name in taken[1]:
-            if name in taken[0]:
+            times[side] = _run(scripts[side], pefs[side], settings)
+        for name in times[1]:
+            if name in times[0]:
                 # A section may be called more often on one side; samples belong together in pairs.
-                count = min(len(taken[0][name]), len(taken[1][name]))
+                count = min(len(times[0][name]), len(times[1][name]))
                 base, head = samples.setdefault(name, ([], []))
-                base += taken[0][name][:count]
-                head += taken[1][name][:count]
+                base += times[0][name][:count]
+                head += times[1][name][:count]
     return samples
 
 

@@ -146,8 +146,8 @@ def _inspect(args: argparse.Namespace, program: Program) -> int:
     graphs: list[dict[str, Any]] = [
         {
             "name": graph["name"],
-            "inputs": [_shown(tensor, tensor["region"]) for tensor in graph["inputs"]],
-            "outputs": [_shown(tensor, tensor["region"]) for tensor in graph["outputs"]],
+            "inputs": [_entry(tensor, tensor["region"]) for tensor in graph["inputs"]],
+            "outputs": [_entry(tensor, tensor["region"]) for tensor in graph["outputs"]],
         }
         for graph in described["graphs"]
     ]
@@ -157,7 +157,7 @@ def _inspect(args: argparse.Namespace, program: Program) -> int:
         "inputs": graphs[0]["inputs"] if graphs else [],
         "outputs": graphs[0]["outputs"] if graphs else [],
         "graphs": graphs,
-        "weights": [_shown(region, region["name"]) for region in weights],
+        "weights": [_entry(region, region["name"]) for region in weights],
         "argins": {a["name"]: a["default"] for a in described["hyperparameters"]},
         "sections": [
             {
@@ -187,7 +187,7 @@ def _inspect(args: argparse.Namespace, program: Program) -> int:
     return 0
 
 
-def _shown(item: dict[str, Any], name: str) -> dict[str, Any]:
+def _entry(item: dict[str, Any], name: str) -> dict[str, Any]:
     return {"name": name, "shape": item["shape"], "dtype": item["dtype"]}
 
 
@@ -227,19 +227,19 @@ def _run(args: argparse.Namespace, program: Program) -> int:
 
     def fits(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
         region = device.region_of(name)
-        wanted = program.regions[region]
-        if dtype == np.float64 and wanted.dtype is DType.FLOAT32:
+        home = program.regions[region]
+        if dtype == np.float64 and home.dtype is DType.FLOAT32:
             raise WrongDtype(name=name, found="float64", wanted="float32")
-        if shape != wanted.shape:
+        if shape != home.shape:
             device.check(region, shape, dtype, name=name)
 
-    for path, wanted in (
+    for path, keys in (
         (args.weights, ()),
         (args.inputs, [t["name"] for t in inputs]),
         (args.inputs_option, [t["name"] for t in inputs]),
     ):
         if path:
-            arrays.update(read_arrays(path, fits, wanted))
+            arrays.update(read_arrays(path, fits, keys))
     for name, array in arrays.items():
         region = device.region_of(name)
         device.write(region, _as_region(array, program.regions[region].dtype), name=name)
@@ -311,11 +311,11 @@ def _mean(array: np.ndarray) -> float | str:
 def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
     """Bring bfloat16 data, which ``.npz`` cannot name, to the region's dtype."""
     if dtype is DType.BFLOAT16 and array.dtype.kind in "Vf":
-        wanted = TO_NUMPY[dtype]
+        bfloat16 = TO_NUMPY[dtype]
         return (
-            array.view(wanted)
+            array.view(bfloat16)
             if array.dtype.itemsize == 2 and array.dtype.kind == "V"
-            else array.astype(wanted)
+            else array.astype(bfloat16)
         )
     return array
 

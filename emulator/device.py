@@ -121,10 +121,10 @@ class Device(DeviceMemory):
                 return
             self.pool.grow()
             for region in self.buffer_map.place:
-                held = self.pool.buffers[region]
+                array = self.pool.buffers[region]
                 self.pool.drop(region)
-                if held is not None:
-                    self._store(region, np.array(held, copy=True))
+                if array is not None:
+                    self._store(region, np.array(array, copy=True))
             self._plans.clear()
             self._checked.clear()
             self._respecialise()
@@ -157,11 +157,11 @@ class Device(DeviceMemory):
             return self._plans[key]
         if not self._ones:
             check_seeds(self.program, steps, self._seeded)
-        found = self._shared(steps, whole) or self._compile(steps, whole)
+        plan = self._shared_plan(steps, whole) or self._compile(steps, whole)
         while len(self._plans) >= self.most_plans:
             self._plans.pop(next(iter(self._plans)))
-        self._plans[key] = found
-        return found
+        self._plans[key] = plan
+        return plan
 
     @property
     def most_plans(self) -> int:
@@ -181,7 +181,7 @@ class Device(DeviceMemory):
                 self._watched,
                 whole=whole,
                 kept=self._kept_plans,
-                meanwhile=lambda found: self.fill_ahead(found.takes, found.overwritten),
+                meanwhile=lambda buffers: self.fill_ahead(buffers.takes, buffers.overwritten),
             )
         self.counters.note_plan(plan.making)
         return plan
@@ -215,12 +215,12 @@ class Device(DeviceMemory):
             platform=platform,
         )
 
-    def _shared(self, steps: StepKey, whole: bool) -> Plan | None:
+    def _shared_plan(self, steps: StepKey, whole: bool) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""
-        found = None if self._watched else self._sharing.places(steps, self.variant)
-        if found is None:
+        pair = None if self._watched else self._sharing.places(steps, self.variant)
+        if pair is None:
             return None
-        twin, places = found
+        twin, places = pair
         plan = self.plan(tuple((twin, k) for k in range(len(steps))), whole=whole)
         return rebind(plan, places)
 
@@ -235,8 +235,8 @@ class Device(DeviceMemory):
         Args:
             steps, whole: As for :meth:`plan`.
         """
-        found = self._plans.get((steps, self.variant))
-        return found is not None and not (whole and len(found.executables) > 1)
+        plan = self._plans.get((steps, self.variant))
+        return plan is not None and not (whole and len(plan.executables) > 1)
 
     def run(self, plan: Plan, count: int = 1) -> None:
         """Start a plan and return without waiting for it.
@@ -302,11 +302,11 @@ class Device(DeviceMemory):
 
     def put_back(self, state: tuple[Any, ...]) -> None:
         """Make buffers and argins those of an earlier :meth:`state`, where they still exist."""
-        kept, argins, self._seeded, self._no_dropout, self.variant = state
+        old_buffers, argins, self._seeded, self._no_dropout, self.variant = state
         buffers = self.pool.buffers
         buffers[:] = [
             new if isinstance(old, jax.Array) and old.is_deleted() else old
-            for old, new in zip(kept, buffers, strict=True)
+            for old, new in zip(old_buffers, buffers, strict=True)
         ]
         self._argin_values[:] = argins
         self._checked.clear()  # memory that a plan found prepared may be empty again
@@ -422,9 +422,9 @@ class Device(DeviceMemory):
             NotWritten: If it holds no data.
             LostMemory: If its data are lost.
         """
-        found = self.read_uncounted(region)
-        self.counters.from_device += found.nbytes
-        return found
+        array = self.read_uncounted(region)
+        self.counters.from_device += array.nbytes
+        return array
 
     def read_uncounted(self, region: int) -> np.ndarray:
         """:meth:`read` for a caller who counts the bytes by other means."""

@@ -143,12 +143,12 @@ class DeviceMemory:
     ) -> None:
         """Raise ``RegionMismatch`` unless data of this form fits a region."""
         target = self.program.regions[region]
-        wanted = TO_NUMPY[target.dtype]
-        if tuple(shape) != target.shape or dtype != wanted:
+        kind = TO_NUMPY[target.dtype]
+        if tuple(shape) != target.shape or dtype != kind:
             raise RegionMismatch(
                 name=name or target.name,
                 found=f"shape {list(shape)} {dtype.name}",
-                wanted=f"shape {list(target.shape)} {wanted.name}",
+                wanted=f"shape {list(target.shape)} {kind.name}",
             )
 
     def zero(self, region: int) -> None:

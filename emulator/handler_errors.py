@@ -164,11 +164,11 @@ def raise_error_of_handler(error: BaseException) -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     handlers = {code for number in SIGNALS if (code := _code_of(_get(number))) is not None}
-    found: BaseException | None = error
-    while found is not None and handlers:
-        if any(entry.tb_frame.f_code in handlers for entry in _entries(found.__traceback__)):
-            raise found
-        found = found.__cause__
+    cause: BaseException | None = error
+    while cause is not None and handlers:
+        if any(entry.tb_frame.f_code in handlers for entry in _entries(cause.__traceback__)):
+            raise cause
+        cause = cause.__cause__
 
 
 def _code_of(handler: Any) -> CodeType | None:

@@ -35,15 +35,15 @@ def kept_files(kind: str, *, limit: int) -> KeptFiles | None:
     Returns:
         The files; None where nothing is kept, as ``EMULATOR_CACHE`` or the lack of a home says.
     """
-    wanted = os.environ.get(CACHE_VARIABLE, "").strip()
-    if wanted == "0":
+    setting = os.environ.get(CACHE_VARIABLE, "").strip()
+    if setting == "0":
         return None
-    folder = Path(wanted) if wanted else _users_folder()
-    return None if folder is None else _opened(folder / kind, limit)
+    folder = Path(setting) if setting else _users_folder()
+    return None if folder is None else _files_in(folder / kind, limit)
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(folder: Path, limit: int) -> KeptFiles:
+def _files_in(folder: Path, limit: int) -> KeptFiles:
     return KeptFiles(folder, limit=limit)
 
 
@@ -107,14 +107,14 @@ class KeptFiles:
                 return None
             with path.open("rb") as file:
                 _check_owner(os.fstat(file.fileno()), path)
-                found = file.read(self.limit + 1)
+                content = file.read(self.limit + 1)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise_error_of_handler(error)
             self._tell(f"cannot read {path.name}", error)
             return None
-        head, data = found[: len(_MAGIC) + _DIGEST], found[len(_MAGIC) + _DIGEST :]
+        head, data = content[: len(_MAGIC) + _DIGEST], content[len(_MAGIC) + _DIGEST :]
         if head != _MAGIC + hashlib.sha256(data).digest():
             self.drop(name)
             return None
@@ -161,17 +161,17 @@ class KeptFiles:
 
     def _make_room(self, size: int) -> None:
         """Remove the least recently used until there are so many bytes below the limit."""
-        found: list[tuple[float, int, Path]] = []
+        files: list[tuple[float, int, Path]] = []
         for entry in os.scandir(self.folder):
             with contextlib.suppress(FileNotFoundError):  # another process removed it
                 about = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(_SUFFIX):
-                    found.append((about.st_mtime, about.st_size, Path(entry.path)))
+                    files.append((about.st_mtime, about.st_size, Path(entry.path)))
                 old = time.time() - about.st_mtime > _ABANDONED
                 if old and entry.name.endswith(_UNFINISHED):
                     Path(entry.path).unlink(missing_ok=True)
-        total = size + sum(length for _, length, _ in found)
-        for _, length, path in sorted(found):
+        total = size + sum(length for _, length, _ in files)
+        for _, length, path in sorted(files):
             if total <= self.limit:
                 return
             path.unlink(missing_ok=True)

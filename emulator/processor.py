@@ -94,9 +94,9 @@ def described(cpuinfo: str, otherwise: str = "") -> Processor:
         The processor, with 0, ``unknown`` and nothing for what the text does not say.
 
     Example:
-        >>> found = described("vendor_id : GenuineIntel\\ncpu family : 6\\nmodel : 143\\n"
+        >>> cpu = described("vendor_id : GenuineIntel\\ncpu family : 6\\nmodel : 143\\n"
         ...     "model name : Xeon\\nstepping : 8\\nflags : fpu avx2 avx512f amx_bf16\\n")
-        >>> found.key, found.model, found.isa
+        >>> cpu.key, cpu.model, cpu.isa
         ('intel-6-amx_bf16', 143, ('avx2', 'avx512f', 'amx_bf16'))
     """
     fields: dict[str, str] = {}

@@ -60,9 +60,9 @@ class NoDevice(DeviceError):
 
     def __init__(self, *, wanted: str, reason: str) -> None:
         self.wanted, self.reason = wanted, reason
-        asked = f"{_PLATFORMS}={wanted}" if wanted else f"{_PLATFORMS} not set"
+        setting = f"{_PLATFORMS}={wanted}" if wanted else f"{_PLATFORMS} not set"
         super().__init__(
-            f"jax found no device to run on ({asked}): {reason}. Set {_PLATFORMS}=cpu to run on "
+            f"jax found no device to run on ({setting}): {reason}. Set {_PLATFORMS}=cpu to run on "
             "the CPU; a GPU needs NVIDIA's driver and `pip install 'sambaflow-emulator[cuda]'`."
         )
 
@@ -139,8 +139,8 @@ def make_host_devices(count: int) -> None:
     if count == 1 or xla_bridge.backends_are_initialized():
         return
     config = cast("Any", jax.config)
-    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
-    if not asked and config.jax_num_cpu_devices < 1:
+    is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not is_set and config.jax_num_cpu_devices < 1:
         config.update("jax_num_cpu_devices", count)
 
 
@@ -151,9 +151,9 @@ def _local_devices() -> list[Any]:
         try:
             return cast("Any", jax).local_devices()  # jax types it in part
         except (RuntimeError, AssertionError) as error:  # jax asserts that it has found some
-            wanted = os.environ.get(_PLATFORMS, "")
+            platforms = os.environ.get(_PLATFORMS, "")
             reason = str(error).rstrip(".") or "there is none of that platform"
-            raise NoDevice(wanted=wanted, reason=reason) from error
+            raise NoDevice(wanted=platforms, reason=reason) from error
 
 
 @contextmanager

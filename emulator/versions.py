@@ -91,7 +91,7 @@ def check_jax() -> None:
             says so.
     """
     try:
-        found = version("jax")
+        installed = version("jax")
     except PackageNotFoundError:
         return
-    JAX.check(found)
+    JAX.check(installed)

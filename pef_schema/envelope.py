@@ -218,10 +218,10 @@ def parse_header(
     if metadata_length > limits.metadata:
         what = _too_large("metadata", metadata_length, limits.metadata)
         raise refused(PefLimit, what, 16, need=limits.metadata, have=metadata_length)
-    wanted = data_offset(metadata_length, data_length)
-    if start != wanted:
+    place = data_offset(metadata_length, data_length)
+    if start != place:
         raise refused(
-            PefDamaged, f"data offset {start}, expected {wanted}", 20, need=wanted, have=start
+            PefDamaged, f"data offset {start}, expected {place}", 20, need=place, have=start
         )
     end = start + data_length
     if end > limits.file:

@@ -108,18 +108,18 @@ def renamed(compiled: Graph, traced: Graph) -> tuple[tuple[str, str], ...]:
 
 def _sources(graph: Graph) -> list[int]:
     """Values that no node makes, in the order of their appearance."""
-    made = {index for node in graph.nodes for index in node.outputs}
+    results = {index for node in graph.nodes for index in node.outputs}
     homes: dict[int, int] = {}
     for index, value in enumerate(graph.values):
-        if index not in made and value.region >= 0:
+        if index not in results and value.region >= 0:
             homes.setdefault(value.region, index)
-    seen: dict[int, None] = dict.fromkeys(graph.inputs)
+    uses: dict[int, None] = dict.fromkeys(graph.inputs)
     for node in graph.nodes:
-        seen.update(dict.fromkeys(node.refs()))
-    seen.update(dict.fromkeys([output.value for output in graph.outputs]))
+        uses.update(dict.fromkeys(node.refs()))
+    uses.update(dict.fromkeys([output.value for output in graph.outputs]))
     for update in graph.updates:
-        seen.update(dict.fromkeys([homes.get(update.region, update.value), update.value]))
-    return [index for index in seen if index not in made]
+        uses.update(dict.fromkeys([homes.get(update.region, update.value), update.value]))
+    return [index for index in uses if index not in results]
 
 
 def program_digest(program: Program) -> str:
@@ -149,7 +149,7 @@ _Line = tuple[str, str, str, str]
 
 def _lines(graph: Graph) -> Iterator[_Line]:
     """Yield the canonical text of every input, node, output and update, in this order."""
-    numbering = _Numbering(graph.values, _used(graph))
+    numbering = _Numbering(graph.values, _uses(graph))
     for position, index in enumerate(graph.inputs):
         yield f"input {position}", numbering.use(index), "", ""
     for position, node in enumerate(graph.nodes):
@@ -162,10 +162,10 @@ def _lines(graph: Graph) -> Iterator[_Line]:
                 yield f"node {position}, its gradient, {place}", line, node.module, source
     for position, output in enumerate(graph.outputs):
         yield f"output {position}", f"{output.name} = {numbering.use(output.value)}", "", ""
-    made = {index for node in graph.nodes for index in node.outputs}
+    results = {index for node in graph.nodes for index in node.outputs}
     homes: dict[int, str] = {}
     for index, value in enumerate(graph.values):
-        if index not in made and value.region >= 0:
+        if index not in results and value.region >= 0:
             homes.setdefault(value.region, value.name)
     for position, update in enumerate(graph.updates):
         state = homes.get(update.region, "?")
@@ -174,7 +174,7 @@ def _lines(graph: Graph) -> Iterator[_Line]:
 
 def _gradient_lines(gradient: Gradient) -> Iterator[tuple[str, str, str]]:
     """Yield place, text and source of what a custom gradient computes."""
-    numbering = _Numbering(gradient.values, _used(gradient))
+    numbering = _Numbering(gradient.values, _uses(gradient))
     for position, index in enumerate(gradient.inputs):
         yield f"input {position}", f"{numbering.number(index)}:{numbering.form(index)}", ""
     for position, node in enumerate(gradient.nodes):
@@ -230,7 +230,7 @@ class _Numbering:
         return item.name.lower() if isinstance(item, DType) else repr(item)
 
 
-def _used(graph: Graph | Gradient) -> set[int]:
+def _uses(graph: Graph | Gradient) -> set[int]:
     """Return the values that a node, an output or an update reads."""
     if isinstance(graph, Gradient):
         used = set(graph.outputs)

@@ -36,9 +36,9 @@ class SeldomCollected:
         # One bytecode appends and one pops, so that no lock is needed, which a fork could leave.
         self._inside.append(None)
         try:
-            found = gc.get_threshold()
-            if 0 < found[0] < _SELDOM[0]:
-                self._before = found
+            thresholds = gc.get_threshold()
+            if 0 < thresholds[0] < _SELDOM[0]:
+                self._before = thresholds
                 gc.set_threshold(*_SELDOM)
         except BaseException:  # raised by the handler of a signal
             self._leave()

@@ -79,7 +79,7 @@ def short_paths(paths: Sequence[str], *, root: str = "", width: int = _WIDTH) ->
     parts = [_without(path.split(_JOINT), root) for path in paths]
     if len(parts) == 1:
         return _joined(parts[0])
-    shared = _shared(parts)
+    shared = _common_length(parts)
     deepest = min(max(map(len, parts)), shared + _DEPTH)
     shown: list[str] = []
     for depth in range(deepest, 0, -1):
@@ -98,7 +98,7 @@ def _without(parts: list[str], root: str) -> list[str]:
     return parts[1:] if len(parts) > 1 and parts[0] == root else parts
 
 
-def _shared(parts: list[list[str]]) -> int:
+def _common_length(parts: list[list[str]]) -> int:
     """How many parts at the beginning all paths have in common."""
     first, last = min(parts), max(parts)
     same = 0
@@ -129,12 +129,12 @@ def _merged(paths: Sequence[tuple[str, ...]]) -> list[str]:
         deeper = [rest for rest in rests if rest]
         inside = _Inside(itself=len(deeper) < len(rests), texts=tuple(_merged(deeper)))
         groups.setdefault(("" if _is_index(part) else part, inside), []).append(part)
-    found: list[str] = []
+    texts: list[str] = []
     for (name, inside), members in groups.items():
         start = name or f"[{_ranges(sorted({int(member) for member in members}))}]"
-        found += [start] if inside.itself else []
-        found += [start + ("" if text.startswith("[") else ".") + text for text in inside.texts]
-    return found
+        texts += [start] if inside.itself else []
+        texts += [start + ("" if text.startswith("[") else ".") + text for text in inside.texts]
+    return texts
 
 
 def _joined(parts: Sequence[str]) -> str:

@@ -28,12 +28,12 @@ def first_values(optimizer: Optimizer) -> dict[int, float]:
         Numbers by region.
     """
     options = dict(optimizer.options)
-    found: dict[int, float] = {}
+    numbers: dict[int, float] = {}
     for position, state in enumerate(states_of(optimizer)):
         first = options.get(state.first, 0.0) if isinstance(state.first, str) else state.first
         if first:
-            found |= {param.states[position]: first for param in optimizer.params}
-    return found
+            numbers |= {param.states[position]: first for param in optimizer.params}
+    return numbers
 
 
 def idle_states(optimizer: Optimizer) -> frozenset[int]:
@@ -46,7 +46,7 @@ def idle_states(optimizer: Optimizer) -> frozenset[int]:
         Its momentum, and its count of steps if nothing else needs one.
     """
     places = [i for i, state in enumerate(states_of(optimizer)) if state.idle_without == "momentum"]
-    found = {param.states[place] for place in places for param in optimizer.params}
+    regions = {param.states[place] for place in places for param in optimizer.params}
     if not OPTIMIZER_RULES[optimizer.kind].counts:
-        found.add(optimizer.step)
-    return frozenset(found)
+        regions.add(optimizer.step)
+    return frozenset(regions)

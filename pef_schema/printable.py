@@ -39,7 +39,7 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return _LINES.sub(lambda found: one_line(found[0]), text)
+    return _LINES.sub(lambda match: one_line(match[0]), text)
 
 
 def one_line(text: str) -> str:

@@ -57,7 +57,7 @@ def section_ops(program: Program, section: Section) -> int:
     total = 0
     for step in section.steps:
         total += len(step.nodes) + len(step.recompute)
-        total += sum(len(_updated(program, step, i)) for i in step.optimizers)
+        total += sum(len(_params_of(program, step, i)) for i in step.optimizers)
     return total
 
 
@@ -98,7 +98,7 @@ def operations_of(program: Program, section: Section) -> tuple[tuple[str, int], 
         for i in step.nodes:
             counts[plain_name(program.graphs[step.graph].nodes[i].op)] += 1
         for i in step.optimizers:
-            counts[program.optimizers[i].kind.name.lower()] += len(_updated(program, step, i))
+            counts[program.optimizers[i].kind.name.lower()] += len(_params_of(program, step, i))
         if step.kind is SectionKind.REDUCE:
             counts["gradient"] += len(step.writes)
     return tuple(counts.items())
@@ -116,13 +116,13 @@ def operations_text(operations: Iterable[tuple[str, int]]) -> str:
 
 def owners(program: Program) -> ByRegion:
     """Module paths by region: those of the tensors that lie there, and whose gradients do."""
-    found: dict[int, dict[str, None]] = {}
+    by_region: dict[int, dict[str, None]] = {}
     for symbol in program.symbols:
         module = symbol.name.rpartition(_JOINT)[0]
         for region in (symbol.region, symbol.grad_region):
             if module and region >= 0:
-                found.setdefault(region, {})[module] = None
-    return {region: tuple(modules) for region, modules in found.items()}
+                by_region.setdefault(region, {})[module] = None
+    return {region: tuple(modules) for region, modules in by_region.items()}
 
 
 def modules_of(program: Program, section: Section, owned: ByRegion) -> tuple[str, ...]:
@@ -147,13 +147,13 @@ def weight_lines(program: Program) -> ByRegion:
         for node in graph.nodes:
             for ref in node.refs():
                 readers.setdefault(graph.values[ref].region, {})[node.source] = None
-    found: dict[int, dict[str, None]] = {}
+    by_region: dict[int, dict[str, None]] = {}
     for symbol in program.symbols:
         lines = readers.get(symbol.region, {})
         for region in (symbol.region, symbol.grad_region):
             if region >= 0:
-                found.setdefault(region, {}).update(lines)
-    return {region: tuple(line for line in lines if line) for region, lines in found.items()}
+                by_region.setdefault(region, {}).update(lines)
+    return {region: tuple(line for line in lines if line) for region, lines in by_region.items()}
 
 
 def section_lines(program: Program, section: Section, weights: ByRegion) -> tuple[str, ...]:
@@ -169,8 +169,8 @@ def section_lines(program: Program, section: Section, weights: ByRegion) -> tupl
         those that read the weights whose gradients or values they write. Those of installed
         packages come last.
     """
-    found = _of_nodes_or_weights(program, section, lambda node: node.source, weights)
-    return tuple(sorted(found, key=is_installed))
+    lines = _of_nodes_or_weights(program, section, lambda node: node.source, weights)
+    return tuple(sorted(lines, key=is_installed))
 
 
 def is_installed(path: str) -> bool:
@@ -193,18 +193,18 @@ def _of_nodes_or_weights(
     by_region: ByRegion,
 ) -> tuple[str, ...]:
     """Texts of the nodes of a section; of steps without nodes, those of the regions it is about."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for step in section.steps:
         for i in step.nodes:
-            found[of_node(program.graphs[step.graph].nodes[i])] = None
+            texts[of_node(program.graphs[step.graph].nodes[i])] = None
         if not step.nodes:
-            for region in _touched(program, step):
-                found.update(dict.fromkeys(by_region.get(region, ())))
-    found.pop("", None)
-    return tuple(found)
+            for region in _regions_of_step(program, step):
+                texts.update(dict.fromkeys(by_region.get(region, ())))
+    texts.pop("", None)
+    return tuple(texts)
 
 
-def _updated(program: Program, step: Step, optimizer: int) -> list[OptimizerParam]:
+def _params_of(program: Program, step: Step, optimizer: int) -> list[OptimizerParam]:
     """Parameters of an optimizer that a step works on; OPT steps may share an optimizer."""
     params = program.optimizers[optimizer].params
     if step.kind is SectionKind.OPT:
@@ -213,11 +213,11 @@ def _updated(program: Program, step: Step, optimizer: int) -> list[OptimizerPara
     return list(params)
 
 
-def _touched(program: Program, step: Step) -> Iterator[int]:
+def _regions_of_step(program: Program, step: Step) -> Iterator[int]:
     """Weights or gradients that a step without nodes is about."""
     if step.optimizers:
         for i in step.optimizers:
-            yield from (p.weight for p in _updated(program, step, i))
+            yield from (p.weight for p in _params_of(program, step, i))
     else:
         yield from step.writes
 
@@ -275,7 +275,7 @@ def lives(program: Program, schedule_index: int) -> tuple[Life, ...]:
 def _transients_of_calls(program: Program, schedule: Schedule) -> Sequence[frozenset[int]]:
     """Activations and cotangents that each call reads or writes."""
     by_section: dict[int, frozenset[int]] = {}
-    found: list[frozenset[int]] = []
+    by_call: list[frozenset[int]] = []
     for call in schedule.calls:
         touched = by_section.get(call.section)
         if touched is None:
@@ -286,8 +286,8 @@ def _transients_of_calls(program: Program, schedule: Schedule) -> Sequence[froze
                 if program.regions[region].role.is_transient
             )
             by_section[call.section] = touched
-        found.append(touched)
-    return found
+        by_call.append(touched)
+    return by_call
 
 
 def has_complex(program: Program) -> bool:

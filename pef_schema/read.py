@@ -59,7 +59,7 @@ def read_pef(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> Progra
     """
 
     def read() -> Program:
-        with _opened(os.fspath(path)) as (fetch, size, shown):
+        with _open_file(os.fspath(path)) as (fetch, size, shown):
             return _read(fetch, size, shown, limits)
 
     return _within_memory(read, os.fspath(path))
@@ -102,7 +102,7 @@ def read_info(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> PefIn
     """
 
     def read() -> PefInfo:
-        with _opened(os.fspath(path)) as (fetch, size, shown):
+        with _open_file(os.fspath(path)) as (fetch, size, shown):
             return _read_head(fetch, size, shown, limits)[0]
 
     return _within_memory(read, os.fspath(path))
@@ -121,7 +121,7 @@ def _within_memory(read: Callable[[], _T], path: str | None) -> _T:
 
 
 @contextmanager
-def _opened(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
+def _open_file(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
     """Open a regular file; yield how to fetch bytes, its size and its path for messages."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -175,11 +175,11 @@ def _exactly(
     """Fetch bytes that the file's size promised; it may have shrunk since."""
     data = fetch(start, count)
     if len(data) != count:
-        raise _ended(what, start + len(data), count, len(data), path)
+        raise _truncation(what, start + len(data), count, len(data), path)
     return data
 
 
-def _ended(what: str, offset: int, need: int, have: int, path: str | None) -> PefTruncated:
+def _truncation(what: str, offset: int, need: int, have: int, path: str | None) -> PefTruncated:
     """Make the error for a file that is shorter than it was when it was opened."""
     return PefTruncated(
         f"{what} needs {need} bytes, {have} are left",
@@ -236,8 +236,8 @@ def _read_segments(fetch: _Fetch, info: PefInfo, rows: list[Row]) -> list[bytes]
             gap = bytes(_exactly(fetch, end, start - end, "padding", path))
             if gap.count(0) != len(gap):
                 raise PefDamaged("padding that is not zero", path=path, offset=end)
-        segment, found = _read_segment(fetch, start, length, f"segment {index}", path)
-        if found != digest:
+        segment, checksum = _read_segment(fetch, start, length, f"segment {index}", path)
+        if checksum != digest:
             raise PefDamaged(
                 f"the SHA-256 of segment {index} is not the recorded one", path=path, offset=start
             )
@@ -257,7 +257,7 @@ def _read_segment(
     while have < length:
         chunk = fetch(start + have, min(_CHUNK, length - have))
         if not len(chunk):
-            raise _ended(what, start + have, length, have, path)
+            raise _truncation(what, start + have, length, have, path)
         state.update(chunk)
         buffer.write(chunk)
         have += len(chunk)

@@ -139,7 +139,7 @@ class ArgDecoder:
         if len(tags) != len(bits):
             return self.fail(where, index, f"{len(tags)} argument tags, {len(bits)} numbers")
         items: list[Arg] = []
-        wanted = 0
+        count = 0
         outer: list[tuple[list[Arg], int]] = []
         real: float | None = None
         for tag, number in zip(tags, bits, strict=True):
@@ -176,15 +176,15 @@ class ArgDecoder:
                 and 0 < number < len(tags)
                 and len(outer) < self.report.limits.arg_depth
             ):
-                outer.append((items, wanted))
-                items, wanted = [], number
+                outer.append((items, count))
+                items, count = [], number
                 continue
             else:
                 return self.fail(where, index, f"argument tag {tag} with number {number}")
             items.append(item)
-            while outer and len(items) == wanted:
+            while outer and len(items) == count:
                 done = tuple(items)
-                items, wanted = outer.pop()
+                items, count = outer.pop()
                 items.append(done)
         if real is not None:
             return self.fail(where, index, "a complex argument lacks its imaginary part")
@@ -248,8 +248,8 @@ def from_rows(
         name=name,
         mapping=mapping,
         inference=bool(inference),
-        regions=_drained(regions, [_region(r, i, report) for i, r in enumerate(regions)]),
-        symbols=_drained(symbols, [Symbol(name=n, region=r, grad_region=g) for n, r, g in symbols]),
+        regions=_release(regions, [_region(r, i, report) for i, r in enumerate(regions)]),
+        symbols=_release(symbols, [Symbol(name=n, region=r, grad_region=g) for n, r, g in symbols]),
         graphs=tuple([_graph(r, i, report) for i, r in enumerate(graphs)]),
         optimizers=tuple([_optimizer(r, i, report) for i, r in enumerate(optimizers)]),
         argins=tuple([_argin(r, i, report) for i, r in enumerate(argins)]),
@@ -262,20 +262,20 @@ def from_rows(
     return program
 
 
-def _drained(rows: list[Row], made: list[_T]) -> tuple[_T, ...]:
-    """Drop the rows of what is made, which take as much memory, before more is made."""
+def _release(rows: list[Row], results: list[_T]) -> tuple[_T, ...]:
+    """Release the rows of what is made, which take as much memory, before more is made."""
     if rows:
         rows.clear()
-    return tuple(made)
+    return tuple(results)
 
 
 def _member(members: dict[int, _E], number: int, where: str, report: Report) -> _E:
     """Look an enum's member up; an unknown one is noted and stands in as the first."""
-    found = members.get(number)
-    if found is None:
-        found = next(iter(members.values()))
-        report.add(f"{where}: unknown {type(found).__name__} {number}")
-    return found
+    member = members.get(number)
+    if member is None:
+        member = next(iter(members.values()))
+        report.add(f"{where}: unknown {type(member).__name__} {number}")
+    return member
 
 
 _ROLES = _by_number(Role)
@@ -331,8 +331,8 @@ def _graph(row: Row, index: int, report: Report) -> Graph:
     decoder = ArgDecoder(report, len(values))
     return Graph(
         name=name,
-        values=_drained(values, [_value(r, i, where, report) for i, r in enumerate(values)]),
-        nodes=_drained(nodes, [_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
+        values=_release(values, [_value(r, i, where, report) for i, r in enumerate(values)]),
+        nodes=_release(nodes, [_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
         inputs=inputs,
         outputs=tuple([_output(r, i, where, report) for i, r in enumerate(outputs)]),
         updates=tuple([Update(value=value, region=region) for value, region in updates]),
@@ -348,8 +348,8 @@ def _gradient(row: Row, where: str, report: Report) -> Gradient:
     return Gradient(
         name=name,
         source=source,
-        values=_drained(values, [_value(r, i, where, report) for i, r in enumerate(values)]),
-        nodes=_drained(nodes, [_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
+        values=_release(values, [_value(r, i, where, report) for i, r in enumerate(values)]),
+        nodes=_release(nodes, [_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
         inputs=inputs,
         outputs=outputs,
     )

@@ -86,8 +86,8 @@ class _Memo(dict[int, Any]):
         self.make = make
 
     def __missing__(self, position: int) -> Any:
-        found = self[position] = self.make(position)
-        return found
+        value = self[position] = self.make(position)
+        return value
 
 
 _Level = dict[str, tuple[list[int], list[tuple[list[Row], int]]]]
@@ -130,9 +130,9 @@ class _Walk:
             for name, (positions, outs) in level.items():
                 if depth > self.limits.depth:
                     raise self.limit("depth of tables", self.limits.depth, depth, positions[0])
-                found = iter(self.all_rows(self.schema.tables[name], positions, below))
+                stream = iter(self.all_rows(self.schema.tables[name], positions, below))
                 for out, count in outs:
-                    out.extend(islice(found, count))
+                    out.extend(islice(stream, count))
             level = below
         return rows[0]
 
@@ -155,12 +155,12 @@ class _Walk:
             groups: dict[int, list[int]] = {}
             for index, key in enumerate(keys):
                 groups.setdefault(key, []).append(index)
-            found: list[Row] = [None] * len(block)
+            block_rows: list[Row] = [None] * len(block)
             for key, indices in groups.items():
                 some = self.rows(table, key, [block[i] for i in indices], below)
                 for index, row in zip(indices, some, strict=True):
-                    found[index] = row
-            rows += found
+                    block_rows[index] = row
+            rows += block_rows
         return rows
 
     def layout_keys(self, table: Table, positions: Sequence[int]) -> list[int]:
@@ -205,19 +205,19 @@ class _Walk:
     def contents(self, field: Field, targets: list[int], below: _Level) -> list[Any]:
         """Read what a field of several tables refers to."""
         if field.kind is Kind.STRING:
-            found = list(map(self.strings.__getitem__, targets))
-            self.count_bytes(sum(map(len, found)), targets[0])
-            return found
+            texts = list(map(self.strings.__getitem__, targets))
+            self.count_bytes(sum(map(len, texts)), targets[0])
+            return texts
         if field.kind is Kind.SCALARS:
             memo = self.vectors.get(field.code)
             if memo is None:
                 memo = self.vectors[field.code] = _Memo(self.vector_maker(field.code))
-            found = list(map(memo.__getitem__, targets))
-            count = sum(map(len, found))
+            vectors = list(map(memo.__getitem__, targets))
+            count = sum(map(len, vectors))
             self.count_bytes(count * struct.calcsize(f"<{field.code}"), targets[0])
             if field.code != "B":
                 self.count_items(count, targets[0])
-            return found
+            return vectors
         if field.kind is Kind.STRINGS:
             return [self.texts(target) for target in targets]
         positions, outs = below.setdefault(field.table, ([], []))
@@ -237,18 +237,18 @@ class _Walk:
     def texts(self, position: int) -> tuple[str, ...]:
         """Check and read the vector of strings at ``position``."""
         self.count_items(self.length(position, _OFFSET_SIZE), position)
-        found = tuple(map(self.strings.__getitem__, self.offsets(position)))
-        self.count_bytes(sum(map(len, found)), position)
-        self.count_memory(_VECTOR_BYTES + len(found) * _NUMBER_BYTES, position)
-        return found
+        strings = tuple(map(self.strings.__getitem__, self.offsets(position)))
+        self.count_bytes(sum(map(len, strings)), position)
+        self.count_memory(_VECTOR_BYTES + len(strings) * _NUMBER_BYTES, position)
+        return strings
 
     def root_position(self) -> int:
         """Check identifier and root offset."""
         if self.size < 2 * _OFFSET_SIZE:
             raise self.malformed(f"metadata of {self.size} bytes, at least 8 are needed", 0)
-        found = bytes(self.data[4:8])
-        if found != self.schema.identifier:
-            raise self.malformed(f"file identifier {found}, expected {self.schema.identifier}", 4)
+        magic = bytes(self.data[4:8])
+        if magic != self.schema.identifier:
+            raise self.malformed(f"file identifier {magic}, expected {self.schema.identifier}", 4)
         root = _UINT.unpack_from(self.data)[0]
         if root < 2 * _OFFSET_SIZE:
             raise self.malformed(f"root offset {root}, at least 8 is needed", 0)
@@ -355,10 +355,10 @@ class _Walk:
         count = self.length(position, _OFFSET_SIZE)
         self.count_bytes(count * _OFFSET_SIZE, position)
         start = position + _OFFSET_SIZE
-        found = struct.unpack_from(f"<{count}I", self.data, start)
-        if 0 in found:
-            raise self.malformed("a reference to itself", start + _OFFSET_SIZE * found.index(0))
-        return map(add, range(start, start + _OFFSET_SIZE * count, _OFFSET_SIZE), found)
+        offsets = struct.unpack_from(f"<{count}I", self.data, start)
+        if 0 in offsets:
+            raise self.malformed("a reference to itself", start + _OFFSET_SIZE * offsets.index(0))
+        return map(add, range(start, start + _OFFSET_SIZE * count, _OFFSET_SIZE), offsets)
 
     def length(self, position: int, width: int) -> int:
         """Check the length at ``position`` of elements of ``width`` bytes."""

@@ -106,8 +106,8 @@ def _check_gradient_home(
     elif home.dtype is not value.dtype:
         report.add(f"{place}: it is {value.dtype.name}, but its gradient is {home.dtype.name}")
     if home.role not in roles:
-        wanted = " or ".join(role.name for role in roles)
-        report.add(f"{place}: its gradient is {home.role.name}, expected {wanted}")
+        names = " or ".join(role.name for role in roles)
+        report.add(f"{place}: its gradient is {home.role.name}, expected {names}")
 
 
 def _check_inputs(graph: Graph | Gradient, where: str, report: Report) -> bytearray:
@@ -197,19 +197,19 @@ def check_nodes(graph: Graph | Gradient, where: str, known: bytearray, report: R
     """
     values = graph.values
     count = len(values)
-    made = bytearray(count)
+    has_producer = bytearray(count)
     for index, node in enumerate(graph.nodes):
         for output in node.outputs:
             if output == -1:
                 continue
             if not 0 <= output < count:
                 report.index(f"{where} node {index}", "output value", output, count)
-            elif made[output] or known[output]:
+            elif has_producer[output] or known[output]:
                 report.add(f"{where} node {index}: value {output} has a second producer")
             else:
-                made[output] = 1
+                has_producer[output] = 1
     for index, value in enumerate(values):
-        if value.region >= 0 and not made[index]:
+        if value.region >= 0 and not has_producer[index]:
             known[index] = 1
     sized: dict[str, bool] = {}
     for index, node in enumerate(graph.nodes):
@@ -356,14 +356,14 @@ def _check_custom_node(graph: Graph, node: Node, where: str, report: Report) -> 
     for result, output in zip(results, node.outputs, strict=True):
         if 0 <= output < count and _form(outer[result.value]) != _form(outer[output]):
             report.add(f"{where}: result {result.value} has another form than output {output}")
-    for what, given, wanted in (
+    for what, refs, indices in (
         ("results and reads", (*results, *reads), gradient.inputs),
         ("inputs", inputs, gradient.outputs),
     ):
-        if len(given) != len(wanted):
-            report.add(f"{where}: {len(given)} {what}, gradient {index} has {len(wanted)} of them")
+        if len(refs) != len(indices):
+            report.add(f"{where}: {len(refs)} {what}, gradient {index} has {len(indices)} of them")
             continue
-        for ref, local in zip(given, wanted, strict=True):
+        for ref, local in zip(refs, indices, strict=True):
             if 0 <= local < len(inner) and _form(outer[ref.value]) != _form(inner[local]):
                 report.add(
                     f"{where}: value {ref.value} is {_text(outer[ref.value])}, value {local} of "

@@ -71,9 +71,9 @@ class Report:
                 have=self.spent,
             )
 
-    def index(self, where: str, what: str, found: int, count: int) -> None:
+    def index(self, where: str, what: str, index: int, count: int) -> None:
         """Note an index that points outside."""
-        self.add(f"{where}: {what} {found} is out of range, there are {count}")
+        self.add(f"{where}: {what} {index} is out of range, there are {count}")
 
     def name(self, where: str, name: str) -> None:
         """Check that a name is not empty, not long, and free of control characters."""
@@ -285,16 +285,16 @@ def check_sizes(node: Node, where: str, report: Report) -> None:
         # randint(high, size) and randint(low, high, size): the list is the size.
         shapes = tuple([i for i, arg in enumerate(node.args) if isinstance(arg, tuple)])
     if shapes is not None:
-        given = [node.args[i] for i in shapes if i < len(node.args)]
-        given += [arg for key, arg in node.kwargs if key in _SHAPE_NAMES]
+        args = [node.args[i] for i in shapes if i < len(node.args)]
+        args += [arg for key, arg in node.kwargs if key in _SHAPE_NAMES]
         # -1 stands for a size that follows from the others; torch's check of others is elsewhere.
-        sizes = tuple([abs(size) for size in _integers(given)])
+        sizes = tuple([abs(size) for size in _integers(args)])
         if problem := report.shape(sizes, 1):
             report.add(f"{where}: {node.op} asks for {problem}")
     if counts is not None:
-        given = [node.args[i] for i in counts if i < len(node.args)]
-        given += [arg for key, arg in node.kwargs if key in _COUNT_NAMES]
-        for number in _numbers(given):
+        args = [node.args[i] for i in counts if i < len(node.args)]
+        args += [arg for key, arg in node.kwargs if key in _COUNT_NAMES]
+        for number in _numbers(args):
             # Written so that a NaN is a problem too.
             if not abs(number) <= report.limits.file:
                 report.add(
@@ -314,7 +314,7 @@ def _integers(args: Iterable[Arg]) -> list[int]:
 
 def _numbers(args: Iterable[Arg]) -> list[int | float]:
     """Return the numbers among arguments, and those of lists."""
-    found: list[int | float] = []
+    numbers: list[int | float] = []
     # Not by recursion: how deep lists are nested is checked elsewhere, and later.
     pending = [*args][::-1]
     while pending:
@@ -322,5 +322,5 @@ def _numbers(args: Iterable[Arg]) -> list[int | float]:
         if isinstance(arg, tuple):
             pending += arg[::-1]
         elif isinstance(arg, (int, float)) and not isinstance(arg, (bool, DType)):
-            found.append(arg)
-    return found
+            numbers.append(arg)
+    return numbers

@@ -68,16 +68,16 @@ def check_optimizers(program: Program, report: Report) -> None:
 
 def _check_params(program: Program, optimizer: Optimizer, where: str, report: Report) -> None:
     regions = program.regions
-    seen: set[int] = set()
+    weights: set[int] = set()
     places = [i for i, rule in enumerate(states_of(optimizer)) if rule.is_number]
     for number, param in enumerate(optimizer.params):
         place = f"{where} param {number}"
-        if param.weight in seen:
+        if param.weight in weights:
             report.add(f"{place}: weight {param.weight} comes twice")
-        seen.add(param.weight)
+        weights.add(param.weight)
         members = (param.weight, param.grad, *param.states)
-        found = [_in_range(program, region, place, report) for region in members]
-        if not all(found):
+        in_range = [_in_range(program, region, place, report) for region in members]
+        if not all(in_range):
             continue
         _check_role(program, param.weight, (Role.WEIGHT,), place, report)
         _check_role(program, param.grad, (Role.GRADIENT,), place, report)
@@ -89,9 +89,9 @@ def _check_params(program: Program, optimizer: Optimizer, where: str, report: Re
         if any(s != (() if r in numbers else shape) for r, s in zip(members, shapes, strict=True)):
             shown = ", ".join(map(str, shapes[:8]))
             report.add(f"{place}: weight, gradient and states have shapes {shown}")
-        wanted = len(optimizer.params[0].states)
-        if len(param.states) != wanted:
-            report.add(f"{place}: {len(param.states)} states, param 0 has {wanted}")
+        count = len(optimizer.params[0].states)
+        if len(param.states) != count:
+            report.add(f"{place}: {len(param.states)} states, param 0 has {count}")
 
 
 def check_argins(program: Program, report: Report) -> None:
@@ -106,11 +106,11 @@ def check_argins(program: Program, report: Report) -> None:
         seed = argin.kind is ArginKind.DROPOUT_SEED
         _check_role(program, argin.region, (Role.SEED if seed else Role.ARGIN,), where, report)
         region = program.regions[argin.region]
-        wanted = (DType.UINT32, (2,)) if seed else (DType.FLOAT64, ())
-        if (region.dtype, region.shape) != wanted:
+        form = (DType.UINT32, (2,)) if seed else (DType.FLOAT64, ())
+        if (region.dtype, region.shape) != form:
             report.add(
                 f"{where}: its region is {region.dtype.name} {region.shape}, "
-                f"expected {wanted[0].name} {wanted[1]}"
+                f"expected {form[0].name} {form[1]}"
             )
 
 
@@ -207,15 +207,15 @@ def _check_reduce(
 def check_schedules(program: Program, report: Report) -> None:
     """Check every schedule: its graph, its call ids, its sections and their order."""
     sections = program.sections
-    seen: set[int] = set()
+    graphs: set[int] = set()
     transients = _Transients(program)
     for index, schedule in enumerate(program.schedules):
         where = f"schedule {index}"
         if not 0 <= schedule.graph < len(program.graphs):
             report.index(where, "graph", schedule.graph, len(program.graphs))
-        elif schedule.graph in seen:
+        elif schedule.graph in graphs:
             report.add(f"{where}: graph {schedule.graph} has a schedule already")
-        seen.add(schedule.graph)
+        graphs.add(schedule.graph)
         report.ascending(where, "call ids", [c.call_id for c in schedule.calls], _CALL_IDS)
         good = True
         for call in schedule.calls:
@@ -242,11 +242,11 @@ class _Transients(dict[int, list[tuple[list[int], list[int]]]]):
 
     def __missing__(self, section: int) -> list[tuple[list[int], list[int]]]:
         known = self._transient
-        found = self[section] = [
+        pairs = self[section] = [
             ([i for i in step.reads if i in known], [i for i in step.writes if i in known])
             for step in self._sections[section].steps
         ]
-        return found
+        return pairs
 
 
 def _check_order(
@@ -265,18 +265,18 @@ def _check_order(
     written: set[int] = set()
     for call in schedule.calls:
         if call.section not in missing:
-            found = missing[call.section] = []
+            gaps = missing[call.section] = []
             for reads, writes in transients[call.section]:
                 # Each schedule may call the same sections, and sections may share long vectors.
                 report.spend("the order of calls", 1 + len(reads) + len(writes))
-                found += [region for region in reads if region not in written]
+                gaps += [region for region in reads if region not in written]
                 written.update(writes)
         elif missing[call.section]:
             # What one call of a section found written, the next one does too.
-            found = missing[call.section] = [r for r in missing[call.section] if r not in written]
+            gaps = missing[call.section] = [r for r in missing[call.section] if r not in written]
         else:
             continue
-        for region in found:
+        for region in gaps:
             report.add(
                 f"{where}: call {call.call_id} reads region {region} "
                 f"({regions[region].name[:80]}) before any call writes it"
@@ -293,10 +293,10 @@ def _in_range(program: Program, region: int, where: str, report: Report) -> bool
 def _check_role(
     program: Program, region: int, roles: tuple[Role, ...], where: str, report: Report
 ) -> None:
-    found = program.regions[region].role
-    if found not in roles:
-        wanted = " or ".join(role.name for role in roles)
-        report.add(f"{where}: region {region} is {found.name}, expected {wanted}")
+    role = program.regions[region].role
+    if role not in roles:
+        names = " or ".join(r.name for r in roles)
+        report.add(f"{where}: region {region} is {role.name}, expected {names}")
 
 
 _SEED: Range = (
@@ -325,16 +325,16 @@ def check_settings(program: Program, report: Report) -> None:
     argins: dict[int, Argin] = {}
     for index, argin in enumerate(program.argins):
         if not _within(_DEFAULTS[argin.kind], argin.default):
-            wanted = _DEFAULTS[argin.kind][1]
-            report.add(f"argin {index} ({argin.name[:80]}): default {argin.default}, not {wanted}")
+            text = _DEFAULTS[argin.kind][1]
+            report.add(f"argin {index} ({argin.name[:80]}): default {argin.default}, not {text}")
         if argins.setdefault(argin.region, argin) is not argin:
             report.add(f"argin {index} ({argin.name[:80]}): region {argin.region} has one already")
-    held: set[int] = set()
+    of_params: set[int] = set()
     for index, optimizer in enumerate(program.optimizers):
         where = f"optimizer {index} ({optimizer.kind.name})"
         _check_settings(optimizer, argins, where, report)
         _check_count(program, optimizer, where, report)
-        _check_states(program, optimizer, held, where, report)
+        _check_states(program, optimizer, of_params, where, report)
 
 
 def _within(bounds: Range, value: float) -> bool:
@@ -357,8 +357,8 @@ def _check_settings(
         elif region not in argins:
             report.add(f"{where}: its {name} is region {region}, which no argin sets")
         elif argins[region].kind is not ArginKind[name.upper()]:
-            found = argins[region].kind.name
-            report.add(f"{where}: its {name} is set by an argin of kind {found}")
+            kind = argins[region].kind.name
+            report.add(f"{where}: its {name} is set by an argin of kind {kind}")
 
 
 def _check_count(program: Program, optimizer: Optimizer, where: str, report: Report) -> None:
@@ -374,7 +374,7 @@ def _check_count(program: Program, optimizer: Optimizer, where: str, report: Rep
 
 
 def _check_states(
-    program: Program, optimizer: Optimizer, held: set[int], where: str, report: Report
+    program: Program, optimizer: Optimizer, of_params: set[int], where: str, report: Report
 ) -> None:
     """Check the parameters: states of the right number and types, each of one parameter alone."""
     rules = states_of(optimizer)
@@ -400,6 +400,6 @@ def _check_states(
                 report.add(
                     f"{place}: region {region} is {dtype.name}, its weight {weight.dtype.name}"
                 )
-            if region in held or region == optimizer.step:
+            if region in of_params or region == optimizer.step:
                 report.add(f"{place}: region {region} is another parameter's too")
-            held.add(region)
+            of_params.add(region)

@@ -96,31 +96,31 @@ class StepMemory:
             return
         program, ends = self._program, self._ends[step.graph]
         graph, reads, writes = program.graphs[step.graph], {*step.reads}, {*step.writes}
-        made = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
-        taken = {v for i in step.nodes for v in graph.nodes[i].refs()} - made
-        given: set[int] = set()
+        results = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
+        inputs = {v for i in step.nodes for v in graph.nodes[i].refs()} - results
+        targets: set[int] = set()
         for region in step.writes:
             values = ends.copies.get(region)
             if values is not None:
                 # Steps without nodes may all write one region, which many outputs share.
                 self._report.spend("what steps write", len(values))
-                given.add(region)
-                taken.update([value for value in values if value not in made])
-        self._covered(graph, taken, reads, where)
-        homes = {graph.values[v].region for v in made} - {-1}
-        kept = {r for r in homes if program.regions[r].role is Role.ACTIVATION}
-        self._regions(f"{where}: it computes but does not write", kept - writes)
-        self._regions(f"{where}: it writes but does not compute", writes - kept - given)
+                targets.add(region)
+                inputs.update([value for value in values if value not in results])
+        self._check_inputs(graph, inputs, reads, where)
+        homes = {graph.values[v].region for v in results} - {-1}
+        activations = {r for r in homes if program.regions[r].role is Role.ACTIVATION}
+        self._regions(f"{where}: it computes but does not write", activations - writes)
+        self._regions(f"{where}: it writes but does not compute", writes - activations - targets)
         if step.accumulates:
             self._report.add(f"{where}: it accumulates, which BCKWD steps alone can")
 
-    def _covered(self, graph: Graph, taken: set[int], reads: set[int], where: str) -> None:
+    def _check_inputs(self, graph: Graph, inputs: set[int], reads: set[int], where: str) -> None:
         """Check that values which a step does not make come from regions that it reads."""
-        homeless = sorted(v for v in taken if graph.values[v].region < 0)
+        homeless = sorted(v for v in inputs if graph.values[v].region < 0)
         if homeless:
             names = ", ".join(graph.values[v].name[:80] for v in homeless[:8])
             self._report.add(f"{where}: it uses values that have no region: {names}")
-        homes = {graph.values[v].region for v in taken} - {-1}
+        homes = {graph.values[v].region for v in inputs} - {-1}
         self._regions(f"{where}: it uses but does not read", homes - reads)
 
     def _backward(self, step: Step, where: str) -> None:
@@ -130,10 +130,10 @@ class StepMemory:
             return
         program, ends = self._program, self._ends[step.graph]
         graph, reads, writes = program.graphs[step.graph], {*step.reads}, {*step.writes}
-        made = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
+        results = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
         values = graph.values
-        taken = {v for i in step.nodes for v in graph.nodes[i].refs()} - made
-        wanting = {v for v in taken if values[v].needs_grad}
+        inputs = {v for i in step.nodes for v in graph.nodes[i].refs()} - results
+        wanting = {v for v in inputs if values[v].needs_grad}
         homeless = sorted(v for v in wanting if values[v].grad_region < 0)
         if homeless:
             names = ", ".join(values[v].name[:80] for v in homeless[:8])
@@ -141,8 +141,8 @@ class StepMemory:
         gradients = {values[v].grad_region for v in wanting} - {-1}
         self._regions(f"{where}: it computes but does not write gradients", gradients - writes)
         self._regions(f"{where}: it writes but does not compute", writes - gradients)
-        starts = {values[v].grad_region for v in made} - {-1}
-        for v in made:
+        starts = {values[v].grad_region for v in results} - {-1}
+        for v in results:
             starts.update(ends.gradients.get(v, ()))
         self._regions(f"{where}: it starts from but does not read gradients", starts - reads)
 
@@ -157,10 +157,10 @@ class StepMemory:
         reads, writes = {*step.reads}, {*step.writes}
         foreign = {r for r in reads if self._owner.get(r) not in members}
         self._regions(f"{where}: it reads more than gradients of its optimizers:", foreign)
-        wanted = sum(len(self._program.optimizers[i].params) for i in step.optimizers)
-        if len(reads) - len(foreign) != wanted:
-            found = len(reads) - len(foreign)
-            self._report.add(f"{where}: it reads {found} of {wanted} gradients of its optimizers")
+        own = len(reads) - len(foreign)
+        count = sum(len(self._program.optimizers[i].params) for i in step.optimizers)
+        if own != count:
+            self._report.add(f"{where}: it reads {own} of {count} gradients of its optimizers")
         self._regions(f"{where}: it scales but does not write gradients", reads - writes)
         norms = writes - reads
         wrong = {r for r in norms if regions[r].role is not Role.METRIC or regions[r].shape}
@@ -174,20 +174,20 @@ class StepMemory:
         program, members = self._program, {*step.optimizers}
         reads, writes = {*step.reads}, {*step.writes}
         needed: set[int] = set()
-        made: set[int] = set()
+        results: set[int] = set()
         for region in step.writes:
             owner, param = self._params.get(region, (-1, None))
             if param is not None and owner in members:
                 needed.update((param.weight, param.grad, *param.states))
-                made.update((param.weight, *param.states))
+                results.update((param.weight, *param.states))
         counts: set[int] = set()
         for index in step.optimizers:
             needed.update(self._argins[index])
             counts.add(program.optimizers[index].step)
         counts.discard(-1)
         self._regions(f"{where}: it needs but does not read", (needed | counts) - reads)
-        self._regions(f"{where}: it computes but does not write", made - writes)
-        self._regions(f"{where}: it writes but does not compute", writes - made - counts)
+        self._regions(f"{where}: it computes but does not write", results - writes)
+        self._regions(f"{where}: it writes but does not compute", writes - results - counts)
         self._alone(step, where)
 
     def _alone(self, step: Step, where: str) -> None:
@@ -238,7 +238,7 @@ def _check_graph(program: Program, schedule: Schedule, where: str, report: Repor
         for v in node.outputs:
             if v >= 0:
                 produced[v] = 1
-    made = bytearray(len(graph.values))
+    ready = bytearray(len(graph.values))
     written: set[int] = set()
     called: set[int] = set()
     for call in schedule.calls:
@@ -256,16 +256,16 @@ def _check_graph(program: Program, schedule: Schedule, where: str, report: Repor
                 for i in step.nodes:
                     node = graph.nodes[i]
                     for v in node.refs():
-                        if produced[v] and not made[v]:
+                        if produced[v] and not ready[v]:
                             name = graph.values[v].name[:80]
                             report.add(f"{place}: node {i} takes {name} before any call makes it")
                     for v in node.outputs:
                         if v >= 0:
-                            made[v] = 1
+                            ready[v] = 1
                 written.update(step.writes)
     for number, output in enumerate(graph.outputs):
-        if output.region not in written or (produced[output.value] and not made[output.value]):
+        if output.region not in written or (produced[output.value] and not ready[output.value]):
             report.add(f"{where}: no call writes output {number} ({output.name[:80]})")
     for number, update in enumerate(graph.updates):
-        if update.region not in written or (produced[update.value] and not made[update.value]):
+        if update.region not in written or (produced[update.value] and not ready[update.value]):
             report.add(f"{where}: no call writes update {number}, region {update.region}")

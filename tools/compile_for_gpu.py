@@ -56,8 +56,8 @@ _EXACT = re.compile(r"operand_precision=\{highest,highest[,}]|HIGHEST")
 def described_gpu() -> Any:
     """A ``jax.Device`` to compile for, of which there is only the description."""
     jax.devices()  # the plugins of jax are known after this
-    found = topologies.get_topology_desc("1x1x1", "cuda", topology="1x1x1", target_config=H100)
-    return found.devices[0]
+    topology = topologies.get_topology_desc("1x1x1", "cuda", topology="1x1x1", target_config=H100)
+    return topology.devices[0]
 
 
 def report(device: Device, graph: int, gpu: Any) -> str:

@@ -97,7 +97,7 @@ def main(extras: list[str]) -> int:
         [sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True
     ).stdout
     settings = pip_settings(listing)
-    wanted = "\n".join(r for extra in extras for r in requirements(extra))
+    lines = "\n".join(r for extra in extras for r in requirements(extra))
     # Hashes say which file is meant, so any index may have it, as with pip. Not `--require-hashes`,
     # which takes no constraints: each version is pinned by one, and uv checks each file against the
     # hashes of it.
@@ -108,11 +108,11 @@ def main(extras: list[str]) -> int:
     # links have one whose hash is not known, the index is asked.
     if links := link_options(settings):
         done = subprocess.run(
-            [*install, *links], input=wanted, check=False, text=True, stderr=subprocess.DEVNULL
+            [*install, *links], input=lines, check=False, text=True, stderr=subprocess.DEVNULL
         )
         if done.returncode == 0:
             return 0
-    return subprocess.run(install, input=wanted, check=False, text=True).returncode
+    return subprocess.run(install, input=lines, check=False, text=True).returncode
 
 
 if __name__ == "__main__":

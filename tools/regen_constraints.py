@@ -50,19 +50,19 @@ def compiled(arguments: list[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         also = Path(folder) / "also.in"
         also.write_text("\n".join([*project["build-system"]["requires"], *_ALSO]))
-        made = Path(folder) / "constraints.txt"
+        output = Path(folder) / "constraints.txt"
         if LOCK.exists():
             # Its versions are taken where they will do; hashes are asked for again.
-            made.write_text("\n".join(entry.split(" \\\n")[0] for entry in locked().values()))
+            output.write_text("\n".join(entry.split(" \\\n")[0] for entry in locked().values()))
         command = [uv, "pip", "compile", "--quiet", "--universal", "--generate-hashes"]
         command += ["--no-build", "--no-header", "--no-annotate", "--no-emit-index-url"]
         command += ["--python-version", project["project"]["requires-python"].lstrip(">=")]
         command += [word for extra in _EXTRAS for word in ("--extra", extra)]
-        command += [*arguments, "--output-file", str(made), "pyproject.toml", str(also)]
+        command += [*arguments, "--output-file", str(output), "pyproject.toml", str(also)]
         done = subprocess.run(command, cwd=ROOT, check=False)
         if done.returncode:
             raise SystemExit(done.returncode)
-        return made.read_text()
+        return output.read_text()
 
 
 def with_more_hashes(text: str) -> str:

@@ -156,12 +156,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Regenerate the facts of the ops.")
     parser.add_argument("--check", action="store_true", help="only compare, write nothing")
     args = parser.parse_args(argv)
-    wanted = generate(load_ops())
+    text = generate(load_ops())
     if not args.check:
-        RECORDS.write_text(wanted, encoding="utf-8")
+        RECORDS.write_text(text, encoding="utf-8")
         print(f"{RECORDS.name} written")
         return 0
-    if not RECORDS.exists() or RECORDS.read_text(encoding="utf-8") != wanted:
+    if not RECORDS.exists() or RECORDS.read_text(encoding="utf-8") != text:
         print(
             f"{RECORDS.name} does not match emulator/ops; run python tools/regen_op_facts.py",
             file=sys.stderr,

@@ -232,8 +232,8 @@ def compare_with_flatc(schema: SchemaText, path: Path, flatc: str) -> list[str]:
             (code_path,) = Path(folder).rglob(f"{name}.py")
             code = code_path.read_text()
             ours = {(field.name.replace("_", "").lower(), field.id) for field in fields}
-            found = re.findall(rf"def {name}Add(\w+)\(.*?\): builder\.Prepend\w+Slot\((\d+)", code)
-            theirs = {(field.lower(), int(slot)) for field, slot in found}
+            slots = re.findall(rf"def {name}Add(\w+)\(.*?\): builder\.Prepend\w+Slot\((\d+)", code)
+            theirs = {(field.lower(), int(slot)) for field, slot in slots}
             if ours != theirs:
                 problems.append(f"table {name}: flatc's slots are {sorted(theirs ^ ours)}")
     return problems
@@ -295,7 +295,7 @@ def main(argv: list[str] | None = None) -> int:
             "run python tools/regen_schema.py"
         )
     try:
-        wanted = generate(text)
+        code = generate(text)
         flatc = shutil.which("flatc")
         if flatc is None:
             print("skipped: no flatc; the schema was not compared with the official compiler")
@@ -305,7 +305,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{SCHEMA.name}: {error}", file=sys.stderr)
         return 1
     current = GENERATED.read_text(encoding="utf-8") if GENERATED.exists() else ""
-    if args.check and current != wanted:
+    if args.check and current != code:
         problems.append(
             f"{GENERATED.relative_to(ROOT)} does not match {SCHEMA.relative_to(ROOT)}; "
             "run python tools/regen_schema.py"
@@ -316,7 +316,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if not args.check:
         SCHEMA.write_text(text, encoding="utf-8")
-        GENERATED.write_text(wanted, encoding="utf-8")
+        GENERATED.write_text(code, encoding="utf-8")
     print(f"{GENERATED.relative_to(ROOT)} {'matches' if args.check else 'written'}")
     return 0
 

@@ -25,9 +25,9 @@ def name_of(requirement: str) -> str:
         >>> name_of("Ml_Dtypes>=0.6; python_version > '3'")
         'ml-dtypes'
     """
-    found = re.match(r"[\w.-]+", requirement)
-    assert found is not None, requirement
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    match = re.match(r"[\w.-]+", requirement)
+    assert match is not None, requirement
+    return re.sub(r"[-_.]+", "-", match[0]).lower()
 
 
 def requirements(extra: str, project: dict[str, Any] | None = None) -> list[str]:
@@ -37,9 +37,9 @@ def requirements(extra: str, project: dict[str, Any] | None = None) -> list[str]
         extra: The extra; what it takes of other extras is among them.
         project: ``pyproject.toml`` as read; the file of this tree if None.
     """
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text()) if project is None else project
-    extras, own = told["project"]["optional-dependencies"], told["project"]["name"]
-    found = [*told["build-system"]["requires"], *told["project"]["dependencies"]]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text()) if project is None else project
+    extras, own = project["project"]["optional-dependencies"], project["project"]["name"]
+    needs = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
     todo = [extra]
     for name in todo:
         for requirement in extras[name]:
@@ -47,8 +47,8 @@ def requirements(extra: str, project: dict[str, Any] | None = None) -> list[str]
                 inside = requirement[requirement.index("[") + 1 : requirement.index("]")]
                 todo += [part.strip() for part in inside.split(",")]
             else:
-                found.append(requirement)
-    return list(dict.fromkeys(found))
+                needs.append(requirement)
+    return list(dict.fromkeys(needs))
 
 
 def locked(text: str | None = None) -> dict[str, str]:

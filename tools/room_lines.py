@@ -54,18 +54,18 @@ def beyond(lines: Mapping[str, int], budgets: Mapping[str, int]) -> list[str]:
     Returns:
         A message for each, empty if all is well.
     """
-    found = [
+    messages = [
         f"{room} has {n:,} lines and no budget: run python -m tools.room_lines --update"
         for room, n in lines.items()
         if room not in budgets
     ]
-    found += [
+    messages += [
         f"{room} has {n:,} lines, {n - budgets[room]:,} above its budget of {budgets[room]:,}: "
         "remove what is said twice, or raise the budget with its reason in the commit"
         for room, n in lines.items()
         if n > budgets.get(room, n)
     ]
-    return found + [f"{room} has a budget and no files" for room in budgets if room not in lines]
+    return messages + [f"{room} has a budget and no files" for room in budgets if room not in lines]
 
 
 def with_budgets(text: str, lines: Mapping[str, int]) -> str:

@@ -33,12 +33,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """
     source = Path(page.file.abs_src_path)
 
-    def replaced(found: re.Match[str]) -> str:
-        text, target = found[1], found[2]
+    def replaced(match: re.Match[str]) -> str:
+        text, target = match[1], match[2]
         path, _, _ = target.partition("#")
         place = (source.parent / path).resolve()
         if place.is_relative_to(ROOT / "docs"):
-            return found[0]
+            return match[0]
         if not place.exists():
             _log.warning("%s links to %s, which is not there", page.file.src_path, target)
         inner = place.relative_to(ROOT) if place.is_relative_to(ROOT) else place

@@ -75,16 +75,16 @@ def exports(module: str, text: str) -> Sequence[str]:
     listed: Sequence[str] | None = getattr(importlib.import_module(module), "__all__", None)
     if listed is not None:
         return sorted(listed)
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.ImportFrom):
-            found.update(alias.name for alias in node.names if alias.name == alias.asname)
+            names.update(alias.name for alias in node.names if alias.name == alias.asname)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found.update(target.id for target in targets if isinstance(target, ast.Name))
-    return sorted(n for n in found if not n.startswith("_") or n == "__version__")
+            names.update(target.id for target in targets if isinstance(target, ast.Name))
+    return sorted(n for n in names if not n.startswith("_") or n == "__version__")
 
 
 def gathered(root: Path) -> str:
@@ -118,18 +118,18 @@ def stubs(root: Path) -> dict[Path, str]:
     Returns:
         A stub for each public module of the package, in order; before them :data:`GATHERED`.
     """
-    found = {GATHERED: gathered(root)}
+    texts = {GATHERED: gathered(root)}
     for path in sorted((root / REAL).rglob("*.py")):
         inside = path.relative_to(root / REAL)
         if not is_public(inside):
             continue
         package = path.name == "__init__.py"
         module = ".".join((REAL, *(inside.parent if package else inside.with_suffix("")).parts))
-        names = exports(module, found.get(path.relative_to(root)) or path.read_text())
+        names = exports(module, texts.get(path.relative_to(root)) or path.read_text())
         listed = "".join(f"    {name} as {name},\n" for name in names)
         text = f"from {module} import (\n{listed})\n" if names else ""
-        found[STUBS / inside.with_suffix(".pyi")] = text
-    return found
+        texts[STUBS / inside.with_suffix(".pyi")] = text
+    return texts
 
 
 def main() -> int:
@@ -138,16 +138,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if they differ")
     check = parser.parse_args().check
     sys.path.insert(0, str(ROOT))  # run as a script, the modules are those of this tree
-    wanted = stubs(ROOT)
+    texts = stubs(ROOT)
     written = (ROOT / GATHERED, *(ROOT / STUBS).rglob("*.pyi"))
     there = {path.relative_to(ROOT): path.read_text() for path in written}
     if check:
-        wrong = sorted(p for p in {*wanted, *there} if wanted.get(p) != there.get(p))
+        wrong = sorted(p for p in {*texts, *there} if texts.get(p) != there.get(p))
         for path in wrong:
             print(f"{path}:1: differs from the modules of {REAL}: run tools/write_stubs.py")
         return 1 if wrong else 0
     shutil.rmtree(ROOT / STUBS, ignore_errors=True)
-    for path, text in wanted.items():
+    for path, text in texts.items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / path).write_text(text)
     return 0

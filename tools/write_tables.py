@@ -77,7 +77,7 @@ def with_table(page: str, text: str) -> str:
     """
     name, table = TABLES[page]
     there = re.compile(rf"(?s)(<!-- {name} -->\n).*?(<!-- end of {name} -->)")
-    return there.sub(lambda found: found[1] + table() + found[2], text)
+    return there.sub(lambda match: match[1] + table() + match[2], text)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def step_of(script: Script, loss: tuple[samba.SambaTensor, ...]) -> Callable[...
     return step
 
 
-def _loaded(
+def _compile_and_load(
     case: Case, model: nn.Module, *, data_parallel: bool = False
 ) -> tuple[Script, tuple[samba.SambaTensor, ...]]:
     """Compile a case to a PEF and load that; gives the loss among its outputs."""
@@ -87,12 +87,12 @@ def _loaded(
 
 def ours(case: Case, model: nn.Module) -> Prepared:
     """Return the conversion of a batch and the training step."""
-    return to_torch, step_of(*_loaded(case, model))
+    return to_torch, step_of(*_compile_and_load(case, model))
 
 
 def replica(case: Case, model: nn.Module) -> Prepared:
     """The same as a script with ``--data-parallel`` has it."""
-    step = step_of(*_loaded(case, model, data_parallel=True))
+    step = step_of(*_compile_and_load(case, model, data_parallel=True))
     return to_torch, partial(
         step, data_parallel=True, reduce_on_rdu=True, data_parallel_mode="normal"
     )

@@ -72,13 +72,13 @@ class ArgumentCheck:
             tuple([_form(arg) for arg in node.args]),
             tuple([(name, _form(arg)) for name, arg in node.kwargs]),
         )
-        found = self._known.get(form)
-        if found is None:
-            found = self._known[form] = tuple(_form_problems(node))
-        yield from found
-        if not found and not facts_of(node.op).complex and is_complex_node(node, values):
+        problems = self._known.get(form)
+        if problems is None:
+            problems = self._known[form] = tuple(_form_problems(node))
+        yield from problems
+        if not problems and not facts_of(node.op).complex and is_complex_node(node, values):
             yield "it does not compute with complex numbers"
-        if not found:
+        if not problems:
             yield from _dimension_problems(node, values)
             yield from convolution_problems(node, values)
 
@@ -99,19 +99,19 @@ def _form_problems(node: Node) -> Iterator[str]:
     if len(node.args) > len(positional):
         yield f"{len(node.args)} arguments, it takes {len(positional)} at most"
     by_name = {p.name: p for p in signature.parameters}
-    given = {p.name for p in positional[: len(node.args)]}
+    names = {p.name for p in positional[: len(node.args)]}
     for parameter, arg in zip(positional, node.args, strict=False):
         yield from _argument_problems(parameter, arg)
     for name, arg in node.kwargs:
         if name not in by_name:
             yield f"no argument is called {name[:80]}"
-        elif name in given:
+        elif name in names:
             yield f"argument {name} comes twice"
         else:
-            given.add(name)
+            names.add(name)
             yield from _argument_problems(by_name[name], arg)
     for parameter in signature.parameters:
-        if not parameter.default and parameter.name not in given:
+        if not parameter.default and parameter.name not in names:
             yield f"argument {parameter.name} is missing"
     yield from _result_problems(node, signature)
 
@@ -128,12 +128,12 @@ def _argument_problems(parameter: Parameter, arg: Arg) -> Iterator[str]:
 def _fits(parameter: Parameter, form: str) -> bool:
     if parameter.kind == "x" or (form == "-" and parameter.optional):
         return True
-    taken = _TAKEN[parameter.kind]
+    letters = _TAKEN[parameter.kind]
     if not parameter.listed:
-        return form in taken
+        return form in letters
     if form[0] != "(":
-        return bool(parameter.length) and form in taken
-    return all(item in taken or (item == "-" and parameter.optional_items) for item in form[1:])
+        return bool(parameter.length) and form in letters
+    return all(item in letters or (item == "-" and parameter.optional_items) for item in form[1:])
 
 
 def _result_problems(node: Node, signature: Signature) -> Iterator[str]:

@@ -55,11 +55,11 @@ def check_contract(program: Program) -> None:
 def _setting_problems(optimizer: Optimizer) -> Iterator[str]:
     """The settings that an optimizer's update rule reads and the optimizer lacks."""
     rule = OPTIMIZER_RULES[optimizer.kind]
-    for what, wanted, present in (
+    for what, names, present in (
         ("option", rule.options, optimizer.options),
         ("argin", rule.argins, optimizer.argins),
     ):
-        absent = [name for name in wanted if name not in dict(present)]
+        absent = [name for name in names if name not in dict(present)]
         if absent:
             yield f"no {what} {', '.join(absent)}, which {optimizer.kind.name} reads"
 

@@ -34,7 +34,7 @@ def convolution_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
     axes = _AXES.get(node.op)
     if axes is None:
         return
-    args = _named(node)
+    args = _arguments(node)
     x, w, bias = (_shape(args.get(name), values) for name in ("input", "weight", "bias"))
     if x is None or w is None:
         return  # numbers in place of tensors
@@ -61,7 +61,7 @@ def convolution_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
     yield from _window_problems(args, w[2:], size, back=back)
 
 
-def _named(node: Node) -> dict[str, Arg]:
+def _arguments(node: Node) -> dict[str, Arg]:
     signature = signature_of(node.op)
     names = () if signature is None else (p.name for p in signature.parameters)
     return {**dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
@@ -79,8 +79,8 @@ def _one(args: Mapping[str, Arg], name: str, default: int) -> int:
 def _each(args: Mapping[str, Arg], name: str, n: int, default: int) -> list[int]:
     """A number for each axis."""
     arg = args.get(name, default)
-    given = [i for i in arg if isinstance(i, int)] if isinstance(arg, tuple) else [arg]
-    numbers = [i for i in given if isinstance(i, int)] or [default]
+    items = [i for i in arg if isinstance(i, int)] if isinstance(arg, tuple) else [arg]
+    numbers = [i for i in items if isinstance(i, int)] or [default]
     return numbers * n if len(numbers) == 1 else numbers
 
 
@@ -106,10 +106,10 @@ def _weight_problems(
         yield f"weight of shape {w} has no taps"
     if w[0] < groups or w[0] % groups:
         yield f"weight of shape {w} cannot be divided into {groups} groups"
-    wanted = w[0] if back else w[1] * groups
-    if channels != wanted:
+    count = w[0] if back else w[1] * groups
+    if channels != count:
         yield (
-            f"input has {channels} channels, expected {wanted} with a weight of shape {w} in "
+            f"input has {channels} channels, expected {count} with a weight of shape {w} in "
             f"{groups} groups"
         )
     if back and not w[1]:

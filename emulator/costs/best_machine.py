@@ -54,25 +54,25 @@ def best_machine(measure: Callable[[], Machine], dtypes: Collection[DType]) -> M
     Returns:
         The best rates of these types.
     """
-    found, others = _watched(measure)
+    best, others = _measure_and_watch(measure)
     for _ in range(1, _TRIES):
         if others <= _BUSY:
             break
-        machine, share = _watched(measure)
-        found, others = better_of(found, machine), min(others, share)
+        machine, share = _measure_and_watch(measure)
+        best, others = better_of(best, machine), min(others, share)
     files = kept_files("machines", limit=_LIMIT)
     if files is None:
-        return Measured(machine=found, others=others)
-    name = hashlib.sha256(found.name.encode()).hexdigest()
-    wanted = {dtype.name for dtype in dtypes}
-    quiet = wanted if others <= _BUSY else set[str]()
-    kept, kept_quiet = _read(files.get(name))
-    if kept is not None:
-        found, quiet = better_of(found, kept), quiet | kept_quiet
-    files.put(name, f"{_QUIET} {' '.join(sorted(quiet))}\n{machine_toml(found)}".encode())
-    rates = tuple(rate for rate in found.rates if rate[0] in dtypes)
-    machine = replace(found, rates=rates)
-    return Measured(machine=machine, others=0.0 if wanted <= quiet else others)
+        return Measured(machine=best, others=others)
+    name = hashlib.sha256(best.name.encode()).hexdigest()
+    names = {dtype.name for dtype in dtypes}
+    quiet = names if others <= _BUSY else set[str]()
+    earlier, earlier_quiet = _read(files.get(name))
+    if earlier is not None:
+        best, quiet = better_of(best, earlier), quiet | earlier_quiet
+    files.put(name, f"{_QUIET} {' '.join(sorted(quiet))}\n{machine_toml(best)}".encode())
+    rates = tuple(rate for rate in best.rates if rate[0] in dtypes)
+    machine = replace(best, rates=rates)
+    return Measured(machine=machine, others=0.0 if names <= quiet else others)
 
 
 def _read(data: bytes | None) -> tuple[Machine | None, set[str]]:
@@ -112,7 +112,7 @@ def better_of(one: Machine, other: Machine) -> Machine:
     )
 
 
-def _watched(measure: Callable[[], Machine]) -> tuple[Machine, float]:
+def _measure_and_watch(measure: Callable[[], Machine]) -> tuple[Machine, float]:
     """A measurement, and which share of the processors other processes took meanwhile."""
     before, start, own = _busy_seconds(), time.perf_counter(), time.process_time()
     machine = measure()

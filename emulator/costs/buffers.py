@@ -159,27 +159,27 @@ class _Tracer:
 
     def _region(self, region: int) -> int:
         """What a region holds now."""
-        found = self._memory.get(region)
-        if found is None:
-            found = self._new(buffer_of(self._program, region))
-            self._given[region] = self._memory[region] = found
-        return found
+        buffer = self._memory.get(region)
+        if buffer is None:
+            buffer = self._new(buffer_of(self._program, region))
+            self._given[region] = self._memory[region] = buffer
+        return buffer
 
     def _write(self, region: int, buffer: int) -> None:
         self._memory[region] = buffer
         self._written.add(region)
 
     def _value(self, graph: int, value: int) -> int:
-        found = self._values.get((graph, value))
-        if found is None:
+        buffer = self._values.get((graph, value))
+        if buffer is None:
             region = self._program.graphs[graph].values[value].region
             if region >= 0:
                 return self._region(region)
             # What no gradient reads: zeros stand for it, which take no room.
             of = self._program.graphs[graph].values[value]
-            found = self._new(Buffer(name=of.name, role=Role.ACTIVATION, nbytes=0))
-            self._values[graph, value] = found
-        return found
+            buffer = self._new(Buffer(name=of.name, role=Role.ACTIVATION, nbytes=0))
+            self._values[graph, value] = buffer
+        return buffer
 
     def _pass_by(self, graph: int, node: int, *, backward: bool = False) -> None:
         """Note something that moves nothing: what is alive is alive there, too."""
@@ -238,7 +238,7 @@ class _Tracer:
                         self._values[at, v] = reads[min(place, len(reads) - 1)]
                 self._pass_by(at, i)
                 continue
-            made: list[int] = []
+            makes: list[int] = []
             for v in node.outputs:
                 if v >= 0:
                     value = graph.values[v]
@@ -251,18 +251,18 @@ class _Tracer:
                             node=i,
                         )
                     )
-                    made.append(self._values[at, v])
+                    makes.append(self._values[at, v])
             scratch = scratch_of(graph, node)
-            self._keep(at, i, node, scratch, made)
-            self._do(tuple(reads), tuple(made), fusing, graph=at, node=i, scratch=scratch.forward)
+            self._keep(at, i, node, scratch, makes)
+            self._do(tuple(reads), tuple(makes), fusing, graph=at, node=i, scratch=scratch.forward)
 
-    def _keep(self, at: int, i: int, node: Node, scratch: Scratch, made: list[int]) -> None:
+    def _keep(self, at: int, i: int, node: Node, scratch: Scratch, makes: list[int]) -> None:
         if scratch.kept:
             name = f"{plain_name(node.op)} of {plain_path(node.module) or i}"
             self._kept[at, i] = self._new(
                 Buffer(name=name, role=Role.ACTIVATION, nbytes=scratch.kept, graph=at, node=i)
             )
-            made.append(self._kept[at, i])
+            makes.append(self._kept[at, i])
 
     # -- backward ------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class _Tracer:
         """Gradients that come from outside: later sections and the host; ones take no room."""
         reads = set(step.reads)
         produced = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
-        found = {
+        seeds = {
             v: self._region(graph.values[v].grad_region)
             for v in sorted(produced)
             if graph.values[v].grad_region in reads
@@ -297,12 +297,12 @@ class _Tracer:
             if output.value not in produced or output.grad_region not in reads:
                 continue
             if output.grad_region in self._seeded:
-                self._add(found, step.graph, graph, output.value, self._region(output.grad_region))
-            elif output.grad is OutputGrad.ONES and output.value not in found:
-                found[output.value] = self._new(
+                self._add(seeds, step.graph, graph, output.value, self._region(output.grad_region))
+            elif output.grad is OutputGrad.ONES and output.value not in seeds:
+                seeds[output.value] = self._new(
                     Buffer(name=f"{output.name}__grad", role=Role.COTANGENT, nbytes=0)
                 )
-        return found
+        return seeds
 
     def _pull(self, at: int, graph: Graph, i: int, gradients: dict[int, int]) -> None:
         """The gradient of one node."""
@@ -322,25 +322,25 @@ class _Tracer:
             self._value(at, v): None
             for v in gradient_reads(node, facts, lambda v: values[v].needs_grad)
         }
-        kept = self._kept.get((at, i))
-        if kept is not None:
-            read[kept] = None
+        residual = self._kept.get((at, i))
+        if residual is not None:
+            read[residual] = None
         scratch = scratch_of(graph, node).backward
         largest = max(values[v].nbytes for v in node.outputs if v >= 0)
         for v in targets:
             size = values[v].nbytes
             # A gradient of what was broadcast is a sum.
             kind = fusing if size == largest or not fusing.holds else Fusing.REDUCES
-            made = self._new(
+            grad = self._new(
                 Buffer(
                     name=self._gradient_name(values[v]), role=Role.COTANGENT, nbytes=size,
                     graph=at, node=i,
                 )
             )  # fmt: skip
             self._do(
-                (*incoming, *read), (made,), kind, graph=at, node=i, backward=True, scratch=scratch
+                (*incoming, *read), (grad,), kind, graph=at, node=i, backward=True, scratch=scratch
             )
-            self._add(gradients, at, graph, v, made)
+            self._add(gradients, at, graph, v, grad)
 
     def _add(self, gradients: dict[int, int], at: int, graph: Graph, value: int, more: int) -> None:
         have = gradients.get(value)
@@ -354,11 +354,11 @@ class _Tracer:
         return self._program.regions[region].name if region >= 0 else f"{value.name}__grad"
 
     def _sum(self, at: int, value: Value, have: int, more: int) -> int:
-        made = self._new(
+        total = self._new(
             Buffer(name=self._gradient_name(value), role=Role.COTANGENT, nbytes=value.nbytes)
         )
-        self._do((have, more), (made,), Fusing.CHEAP, graph=at, backward=True)
-        return made
+        self._do((have, more), (total,), Fusing.CHEAP, graph=at, backward=True)
+        return total
 
     def _collect(self, step: Step, graph: Graph, gradients: dict[int, int]) -> None:
         writes, adds = set(step.writes), set(step.accumulates)
@@ -369,22 +369,22 @@ class _Tracer:
                 region = graph.values[v].grad_region
                 if v in produced or region not in writes or v not in gradients:
                     continue
-                found, value = gradients.pop(v), graph.values[v]
+                gradient, value = gradients.pop(v), graph.values[v]
                 have = sums.get(region, self._region(region) if region in adds else None)
                 if have is not None:
-                    found = self._sum(step.graph, value, have, found)
-                sums[region] = found
-        for region, found in sums.items():
-            self._write(region, found)
+                    gradient = self._sum(step.graph, value, have, gradient)
+                sums[region] = gradient
+        for region, gradient in sums.items():
+            self._write(region, gradient)
 
     # -- updates -------------------------------------------------------------
 
     def _update(self, step: Step, idle: set[int]) -> None:
         """ZEROGRAD, GRADNORM and OPT: elementwise over regions."""
         reads = [self._region(r) for r in step.reads if r not in idle]
-        made: list[int] = []
+        makes: list[int] = []
         for r in step.writes:
             if r not in idle:
-                made.append(self._new(buffer_of(self._program, r)))
-                self._write(r, made[-1])
-        self._do(tuple(reads), tuple(made), Fusing.CHEAP)
+                makes.append(self._new(buffer_of(self._program, r)))
+                self._write(r, makes[-1])
+        self._do(tuple(reads), tuple(makes), Fusing.CHEAP)

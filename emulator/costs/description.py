@@ -53,7 +53,7 @@ def describe(
     by_graph = {program.schedules[i].graph: (i,) for i in schedules}
     running, places, costs = _running(program), Places(program), Costs(program)
     if graph is not None:
-        regions = sorted(_touched(program, sections, program.graphs[graph]))
+        regions = sorted(_regions_in_use(program, sections, program.graphs[graph]))
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -99,18 +99,18 @@ def _file(info: PefInfo) -> dict[str, Any]:
     }
 
 
-def _touched(program: Program, sections: Collection[int], graph: Graph) -> set[int]:
+def _regions_in_use(program: Program, sections: Collection[int], graph: Graph) -> set[int]:
     """Regions that sections read or write, and those of what a graph takes and gives."""
-    found = {
+    regions = {
         region
         for i in sections
         for step in program.sections[i].steps
         for region in (*step.reads, *step.writes)
     }
-    found |= {graph.values[v].region for v in graph.inputs}
+    regions |= {graph.values[v].region for v in graph.inputs}
     for output in graph.outputs:
-        found |= {output.region, output.grad_region}
-    return {region for region in found if region >= 0}
+        regions |= {output.region, output.grad_region}
+    return {region for region in regions if region >= 0}
 
 
 def _sections(
@@ -174,7 +174,7 @@ def _graph(
     costs: Costs,
 ) -> dict[str, Any]:
     graph = program.graphs[index]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": graph.name,
         "inputs": [_tensor(program, graph.values[v]) for v in graph.inputs],
         "outputs": [
@@ -204,28 +204,28 @@ def _graph(
     }
     precision = dict(precisions(graph.nodes, graph.values))
     for text in precision.values():
-        found["precision"][text] = found["precision"].get(text, 0) + 1
-    found["nodes"] = _nodes(program, index, precision, running)
+        facts["precision"][text] = facts["precision"].get(text, 0) + 1
+    facts["nodes"] = _nodes(program, index, precision, running)
     for i in schedules:
-        found["schedule"] = [
+        facts["schedule"] = [
             {"call_id": call.call_id, "section": call.section}
             for call in program.schedules[i].calls
         ]
-        found["memory"] = graph_as_dict(program, schedule_memory(program, i), places)
-        found["cost"] = costs.of_schedule(i).as_dict()
-    return found
+        facts["memory"] = graph_as_dict(program, schedule_memory(program, i), places)
+        facts["cost"] = costs.of_schedule(i).as_dict()
+    return facts
 
 
 def _maker(graph: Graph, value: int) -> dict[str, Any] | None:
     """What computed a value, behind operations that only show it under another shape."""
-    made = {v: node for node in graph.nodes for v in node.outputs if v >= 0}
-    node = made.get(value)
+    makers = {v: node for node in graph.nodes for v in node.outputs if v >= 0}
+    node = makers.get(value)
     while node is not None and facts_of(node.op).view:
         refs = tuple(node.refs())
         at = node.outputs.index(value)
         # Of several at once each result shows the argument in its place.
         value = refs[at if len(refs) == len(node.outputs) else 0] if refs else -1
-        before = made.get(value)
+        before = makers.get(value)
         if before is None:
             break
         node = before
@@ -236,12 +236,12 @@ def _maker(graph: Graph, value: int) -> dict[str, Any] | None:
 
 def _running(program: Program) -> dict[tuple[int, int], list[int]]:
     """Sections that run or differentiate each node, by graph and node."""
-    found: dict[tuple[int, int], list[int]] = {}
+    by_node: dict[tuple[int, int], list[int]] = {}
     for i, section in enumerate(program.sections):
         for step in section.steps:
             for node in step.nodes:
-                found.setdefault((step.graph, node), []).append(i)
-    return found
+                by_node.setdefault((step.graph, node), []).append(i)
+    return by_node
 
 
 def _nodes(

@@ -92,25 +92,25 @@ def parsed_machine(text: str, path: str) -> Machine:
         ('chip.toml', 2000000000.0, 500000000.0)
     """
     try:
-        found = tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _bad(path, f"is not valid TOML: {error}. Expected {_NEEDED}.") from None
     except RecursionError:
         raise _bad(path, f"is nested too deeply. Expected {_NEEDED}.") from None
-    problems = _unknown(found, _KEYS, "")
-    name = found.get(_NAME, os.path.basename(path))
+    problems = _unknown_keys(table, _KEYS, "")
+    name = table.get(_NAME, os.path.basename(path))
     if not isinstance(name, str):
         problems.append(f"{_NAME}: found {quoted(name)}, expected a string")
         name = ""
     rates = {
-        dtype: _number(found[key], key, problems) * _GIGA
+        dtype: _number(table[key], key, problems) * _GIGA
         for key, dtype in _RATES.items()
-        if key in found
+        if key in table
     }
     if not rates:
         problems.append("no rate of products: expected float32_gflops or that of another type")
-    bandwidth = _needed(found, _BANDWIDTH, "", problems) * _GIGA
-    caches = _caches(found.get(_CACHE, []), problems)
+    bandwidth = _need_number(table, _BANDWIDTH, "", problems) * _GIGA
+    caches = _caches(table.get(_CACHE, []), problems)
     if problems:
         raise BadMachineFile(path=path, problems=problems)
     return Machine(name=name, rates=tuple(rates.items()), bandwidth=bandwidth, caches=caches)
@@ -180,21 +180,21 @@ def _bad(path: str, problem: str) -> BadMachineFile:
     return BadMachineFile(path=path, problems=[problem])
 
 
-def _unknown(found: Mapping[str, Any], keys: Sequence[str], where: str) -> list[str]:
+def _unknown_keys(table: Mapping[str, Any], keys: Sequence[str], where: str) -> list[str]:
     problems: list[str] = []
-    for key in found:
+    for key in table:
         if key not in keys:
             close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-            meant = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(keys)}"
-            problems.append(f"{where}{quoted(key)}: no such key; {meant}")
+            hint = f"did you mean {close[0]}?" if close else f"the keys are {', '.join(keys)}"
+            problems.append(f"{where}{quoted(key)}: no such key; {hint}")
     return problems
 
 
-def _needed(found: Mapping[str, Any], key: str, where: str, problems: list[str]) -> float:
-    if key not in found:
+def _need_number(table: Mapping[str, Any], key: str, where: str, problems: list[str]) -> float:
+    if key not in table:
         problems.append(f"{where}{key}: missing")
         return 1.0
-    return _number(found[key], where + key, problems)
+    return _number(table[key], where + key, problems)
 
 
 def _number(value: Any, key: str, problems: list[str]) -> float:
@@ -209,22 +209,22 @@ def _number(value: Any, key: str, problems: list[str]) -> float:
     return 1.0
 
 
-def _caches(found: Any, problems: list[str]) -> tuple[Cache, ...]:
-    if not isinstance(found, list):
-        problems.append(f"{_CACHE}: found {quoted(found)}, expected tables: [[{_CACHE}]]")
+def _caches(entries: Any, problems: list[str]) -> tuple[Cache, ...]:
+    if not isinstance(entries, list):
+        problems.append(f"{_CACHE}: found {quoted(entries)}, expected tables: [[{_CACHE}]]")
         return ()
     caches: list[Cache] = []
-    for number, entry in enumerate(cast("list[Any]", found)):
+    for number, entry in enumerate(cast("list[Any]", entries)):
         where = f"{_CACHE}[{number}]."
         if not isinstance(entry, dict):
             problems.append(f"{where[:-1]}: found {quoted(entry)}, expected a table: [[{_CACHE}]]")
             continue
         table = cast("dict[str, Any]", entry)
-        problems += _unknown(table, _CACHE_KEYS, where)
+        problems += _unknown_keys(table, _CACHE_KEYS, where)
         caches.append(
             Cache(
-                nbytes=_needed(table, _SIZE, where, problems) * _MEGA,
-                bandwidth=_needed(table, _BANDWIDTH, where, problems) * _GIGA,
+                nbytes=_need_number(table, _SIZE, where, problems) * _MEGA,
+                bandwidth=_need_number(table, _BANDWIDTH, where, problems) * _GIGA,
             )
         )
     return tuple(caches)

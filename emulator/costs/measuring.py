@@ -83,11 +83,11 @@ def _rates_of(
     turned = form == _FORMS[1]
     rng = np.random.default_rng(0)
     sizes = ((m, k), (n, k) if turned else (k, n))
-    given = [_JAX.device_put((rng.standard_normal(s) * 3).astype(kind)) for s in sizes]
+    operands = [_JAX.device_put((rng.standard_normal(s) * 3).astype(kind)) for s in sizes]
     problem = Product(dtype=str(kind), turned_a=False, turned_b=turned, batch=1, m=m, k=k, n=n)
     for candidate in applicable(problem, CANDIDATES):
         product = _JAX.jit(partial(candidate.run, Spec.of(form), dtype=kind))
-        least = shortest(lambda run=product: run(*given).block_until_ready(), seconds)
+        least = shortest(lambda run=product: run(*operands).block_until_ready(), seconds)
         yield 2.0 * m * k * n / least
 
 

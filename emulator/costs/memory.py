@@ -46,14 +46,14 @@ def lifetimes(traced: Trace, gives: Collection[int]) -> tuple[Lifetime, ...]:
     """
     works = traced.works
     left = {buffer for region, buffer in traced.left.items() if region in gives}
-    given = set(traced.given.values())
-    outside = given | left | _moved(works, left, given)
+    arguments = set(traced.given.values())
+    outside = arguments | left | _places_of_results(works, left, arguments)
     read = _read_at(traced, outside)
     ends: dict[int, int] = {}
     for at, buffers in enumerate(read):
         for buffer in buffers:
             ends[buffer] = at
-    found: list[Lifetime] = []
+    lives: list[Lifetime] = []
     for at, work in enumerate(works):
         free = [
             b
@@ -68,25 +68,25 @@ def lifetimes(traced: Trace, gives: Collection[int]) -> tuple[Lifetime, ...]:
             instead = fits[0] if fits else -1
             if fits:
                 free.remove(instead)
-            found.append(Lifetime(buffer=buffer, first=at, last=ends[buffer], instead=instead))
-    return tuple(found)
+            lives.append(Lifetime(buffer=buffer, first=at, last=ends[buffer], instead=instead))
+    return tuple(lives)
 
 
-def _moved(works: Sequence[Work], left: set[int], given: set[int]) -> set[int]:
+def _places_of_results(works: Sequence[Work], left: set[int], arguments: set[int]) -> set[int]:
     """Values in whose place a result of the executable is written, element by element."""
     last: dict[int, int] = {}
     for at, work in enumerate(works):
         for buffer in work.reads:
             last[buffer] = at
-    found: set[int] = set()
+    buffers: set[int] = set()
     for at in range(len(works) - 1, -1, -1):
         work = works[at]
         if work.fusing is not Fusing.CHEAP or len(work.makes) != 1:
             continue
-        if work.makes[0] in left | found:
-            ending = [b for b in work.reads if last[b] == at and b not in left | given]
-            found.update(ending[:1])
-    return found
+        if work.makes[0] in left | buffers:
+            ending = [b for b in work.reads if last[b] == at and b not in left | arguments]
+            buffers.update(ending[:1])
+    return buffers
 
 
 def _read_at(traced: Trace, outside: set[int]) -> list[tuple[int, ...]]:
@@ -97,20 +97,20 @@ def _read_at(traced: Trace, outside: set[int]) -> list[tuple[int, ...]]:
         for buffer in work.reads:
             readers.setdefault(buffer, []).append(work)
     within: dict[int, tuple[int, ...]] = {}
-    found: list[tuple[int, ...]] = []
+    by_work: list[tuple[int, ...]] = []
     for work in works:
         reads: dict[int, None] = {}
         for buffer in work.reads:
             reads.update(dict.fromkeys(within.get(buffer, (buffer,))))
-        found.append(tuple(reads))
+        by_work.append(tuple(reads))
         for buffer in work.makes:
             if buffer not in outside and _is_within(work, readers.get(buffer, ())):
                 within[buffer] = tuple(reads)
     # A buffer that is read only for values computed within other works is read by those works.
     for at, work in enumerate(works):
         if work.makes and all(b in within for b in work.makes):
-            found[at] = ()
-    return found
+            by_work[at] = ()
+    return by_work
 
 
 def _is_within(work: Work, readers: Sequence[Work]) -> bool:
@@ -194,14 +194,14 @@ class MemoryNeed:
             Regions and values; equal sizes in the order of the regions, then in that of making.
         """
         regions = sorted(self._touched.takes | self._touched.gives)
-        found = [buffer_of(program, r) for r in regions]
+        buffers = [buffer_of(program, r) for r in regions]
         # At its last moment another value may be written into the place of one.
         replaced = {one.instead for one in self._lifetimes if one.first == moment}
         for one in self._lifetimes if moment >= 0 else ():
             if one.first <= moment <= one.last and one.buffer not in replaced:
                 # What is to be written to a region lies inside until the executable ends.
-                found.append(replace(self._traced.buffers[one.buffer], region=-1))
-        return tuple(sorted(found, key=lambda held: -held.nbytes))
+                buffers.append(replace(self._traced.buffers[one.buffer], region=-1))
+        return tuple(sorted(buffers, key=lambda buffer: -buffer.nbytes))
 
 
 def schedule_steps(program: Program, schedule: int) -> tuple[Step, ...]:
@@ -238,23 +238,23 @@ def memory_need(
         >>> memory_need(nothing, ()).peak
         0
     """
-    found = touched(program, steps, seeded=seeded, resting=resting)
+    regions = touched(program, steps, seeded=seeded, resting=resting)
     traced = trace(program, steps, seeded=seeded, resting=resting)
-    lives = lifetimes(traced, found.gives)
+    lives = lifetimes(traced, regions.gives)
     moments = _moments(traced, lives)
-    size = {r: program.regions[r].nbytes for r in found.takes | found.gives}
+    size = {r: program.regions[r].nbytes for r in regions.takes | regions.gives}
     outside: dict[Role, int] = {}
     for r in sorted(size):
         role = program.regions[r].role
         outside[role] = outside.get(role, 0) + size[r]
     return MemoryNeed(
-        argument=sum(size[r] for r in found.takes),
-        output=sum(size[r] for r in found.gives),
-        alias=sum(size[r] for r in found.takes & found.gives),
+        argument=sum(size[r] for r in regions.takes),
+        output=sum(size[r] for r in regions.gives),
+        alias=sum(size[r] for r in regions.takes & regions.gives),
         outside=tuple(sorted(outside.items())),
         moments=moments,
         highest=max(range(len(moments)), key=lambda i: moments[i].total, default=-1),
-        _touched=found,
+        _touched=regions,
         _traced=traced,
         _lifetimes=lives,
     )
@@ -270,22 +270,22 @@ def _moments(traced: Trace, lives: Sequence[Lifetime]) -> tuple[Moment, ...]:
         steps[one.last + 1] -= buffer.nbytes
         if one.instead >= 0:  # both are alive at this moment, in one place
             replaced = traced.buffers[one.instead]
-            taken = changes[replaced.role]
-            taken[one.first] -= replaced.nbytes
-            taken[one.first + 1] += replaced.nbytes
-    held = dict.fromkeys(sorted(changes), 0)
-    found: list[Moment] = []
+            role_changes = changes[replaced.role]
+            role_changes[one.first] -= replaced.nbytes
+            role_changes[one.first + 1] += replaced.nbytes
+    sizes = dict.fromkeys(sorted(changes), 0)
+    moments: list[Moment] = []
     for at, work in enumerate(traced.works):
-        for role in held:
-            held[role] += changes[role][at]
-        found.append(
+        for role in sizes:
+            sizes[role] += changes[role][at]
+        moments.append(
             Moment(
                 step=work.step,
                 graph=work.graph,
                 node=work.node,
                 backward=work.backward,
-                inside=tuple((role, size) for role, size in held.items() if size),
+                inside=tuple((role, size) for role, size in sizes.items() if size),
                 scratch=work.scratch,
             )
         )
-    return tuple(found)
+    return tuple(moments)

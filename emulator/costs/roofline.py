@@ -188,12 +188,12 @@ class NoRate(DeviceError):
 
     def __init__(self, *, machine: str, dtypes: Iterable[DType], known: Iterable[DType]) -> None:
         self.machine, self.dtypes, self.known = machine, tuple(dtypes), tuple(known)
-        wanted = " and ".join(f"{d.name.lower()}_gflops" for d in self.dtypes)
+        keys = " and ".join(f"{d.name.lower()}_gflops" for d in self.dtypes)
         have = ", ".join(f"{d.name.lower()}_gflops" for d in self.known) or "none"
         super().__init__(
             f"machine {machine}: the program multiplies "
             f"{' and '.join(d.name.lower() for d in self.dtypes)}, whose rate is not known: found "
-            f"{have}. Add {wanted} to the machine's file, or measure with --machine this."
+            f"{have}. Add {keys} to the machine's file, or measure with --machine this."
         )
 
 
@@ -249,8 +249,8 @@ def bound(cost: Cost, machine: Machine) -> Bound:
         >>> from pef_schema.program import DType
         >>> machine = Machine(name="m", rates=((DType.FLOAT32, 1e9),), bandwidth=1e8)
         >>> cost = Cost(work=Flops(products=((DType.FLOAT32, 2_000_000),)), bytes_read=100_000)
-        >>> found = bound(cost, machine)
-        >>> found.seconds, found.memory, found.binding.value
+        >>> result = bound(cost, machine)
+        >>> result.seconds, result.memory, result.binding.value
         (0.002, 0.001, 'products')
     """
     machine.check(dtype for dtype, _ in cost.products)

@@ -77,7 +77,7 @@ def schedule_memory(program: Program, schedule: int) -> ScheduleMemory:
         call = call_of_step[moment.step]
         if highest[call] < 0 or moment.total > need.moments[highest[call]].total:
             highest[call] = at
-    kept = sum(r.nbytes for r in program.regions if not r.role.is_transient)
+    persistent = sum(r.nbytes for r in program.regions if not r.role.is_transient)
     return ScheduleMemory(
         schedule=schedule,
         graph=program.graphs[entry.graph].name,
@@ -87,7 +87,7 @@ def schedule_memory(program: Program, schedule: int) -> ScheduleMemory:
             for position, call in enumerate(entry.calls)
         ),
         call_of_step=tuple(call_of_step),
-        untouched=kept - need.kept,
+        untouched=persistent - need.kept,
     )
 
 
@@ -108,9 +108,9 @@ class Places:
                     of = graph.values[value]
                     for region in (of.region, of.grad_region):
                         self._lines.setdefault(region, (node.module, node.source))
-            made = {v: node for node in graph.nodes for v in node.outputs if v >= 0}
+            makers = {v: node for node in graph.nodes for v in node.outputs if v >= 0}
             for output in graph.outputs:
-                node = made.get(output.value)
+                node = makers.get(output.value)
                 if node is not None:
                     for region in (output.region, output.grad_region):
                         self._lines.setdefault(region, (node.module, node.source))
@@ -121,19 +121,19 @@ class Places:
                     for state in (*param.states, param.grad):
                         self._lines.setdefault(state, place)
 
-    def of(self, held: Buffer) -> tuple[str, str]:
+    def of(self, buffer: Buffer) -> tuple[str, str]:
         """Module path and ``file:line`` of something alive, each empty if there is none.
 
         For memory it is the first place that reads it.
 
         Args:
-            held: What is alive.
+            buffer: What is alive.
         """
-        if held.node >= 0:
-            node = self._program.graphs[held.graph].nodes[held.node]
+        if buffer.node >= 0:
+            node = self._program.graphs[buffer.graph].nodes[buffer.node]
             return node.module, node.source
-        module, line = self._lines.get(held.region, ("", "")) if held.region >= 0 else ("", "")
-        named = self._owners.get(held.region, ()) if held.role in _OF_WEIGHTS else ()
+        module, line = self._lines.get(buffer.region, ("", "")) if buffer.region >= 0 else ("", "")
+        named = self._owners.get(buffer.region, ()) if buffer.role in _OF_WEIGHTS else ()
         return (named[0] if named else module), line
 
     def at(self, moment: Moment) -> tuple[str, str, str]:
@@ -148,12 +148,12 @@ class Places:
         return plain_name(node.op), node.module, node.source
 
 
-def as_dict(program: Program, found: Sequence[ScheduleMemory], *, pef: str = "") -> dict[str, Any]:
+def as_dict(program: Program, memory: Sequence[ScheduleMemory], *, pef: str = "") -> dict[str, Any]:
     """Memory along schedules as plain data, for JSON; docs/run.md describes the keys.
 
     Args:
         program: The program.
-        found: Its schedules.
+        memory: That of its schedules.
         pef: Its file.
     """
     places = Places(program)
@@ -163,7 +163,7 @@ def as_dict(program: Program, found: Sequence[ScheduleMemory], *, pef: str = "")
         "pef": pef,
         "program": program.name,
         "graphs": [
-            {**graph_as_dict(program, one, places), "moments": _all(one, places)} for one in found
+            {**graph_as_dict(program, one, places), "moments": _all(one, places)} for one in memory
         ],
     }
 
@@ -205,13 +205,13 @@ def graph_as_dict(program: Program, one: ScheduleMemory, places: Places) -> dict
             **_moment(need, highest, base),
             "alive": [
                 {
-                    "name": held.name,
-                    "role": held.role.name.lower(),
-                    "bytes": held.nbytes,
-                    "inside": held.region < 0,
-                    **dict(zip(("module", "line"), places.of(held), strict=True)),
+                    "name": buffer.name,
+                    "role": buffer.role.name.lower(),
+                    "bytes": buffer.nbytes,
+                    "inside": buffer.region < 0,
+                    **dict(zip(("module", "line"), places.of(buffer), strict=True)),
                 }
-                for held in need.alive(program, highest)
+                for buffer in need.alive(program, highest)
             ],
         },
     }

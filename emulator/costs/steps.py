@@ -78,8 +78,8 @@ def gradient_cost(graph: Graph, node: Node) -> Cost:
     """
     values = graph.values
     targets = [v for v in dict.fromkeys(node.refs()) if values[v].needs_grad]
-    given = [v for v in node.outputs if v >= 0 and values[v].needs_grad]
-    if not targets or not given:
+    incoming = [v for v in node.outputs if v >= 0 and values[v].needs_grad]
+    if not targets or not incoming:
         return Cost()
     work = gradient_flops(graph, node, again=True)
     facts = facts_of(node.op)
@@ -88,7 +88,7 @@ def gradient_cost(graph: Graph, node: Node) -> Cost:
     read = set(gradient_reads(node, facts, lambda v: values[v].needs_grad))
     return Cost(
         work=work,
-        bytes_read=sum(values[v].nbytes for v in (*read, *given)),
+        bytes_read=sum(values[v].nbytes for v in (*read, *incoming)),
         bytes_written=sum(values[v].nbytes for v in targets),
     )
 
@@ -139,30 +139,30 @@ class Costs:
         for position, step in enumerate(steps):
             if step.kind is SectionKind.REDUCE:
                 continue
-            reads, writes = self._moved(step)
+            reads, writes = self._reads_and_writes(step)
             for r, size in reads.items():
                 if r not in written:
                     read[r] = min(read.get(r, 0) + size, self._sizes[r])
             written.update(dict.fromkeys(writes, position))
             work += self._step_flops(step, run.setdefault(step.graph, set()))
-        kept = written.keys() - inside(self._program, steps, read.keys(), written, self._readers)
+        outputs = written.keys() - inside(self._program, steps, read.keys(), written, self._readers)
         return Cost(
             work=_sum(work),
             bytes_read=sum(read.values()),
-            bytes_written=sum(self._sizes[r] for r in kept),
+            bytes_written=sum(self._sizes[r] for r in outputs),
         )
 
-    def _moved(self, step: Step) -> tuple[dict[int, int], tuple[int, ...]]:
+    def _reads_and_writes(self, step: Step) -> tuple[dict[int, int], tuple[int, ...]]:
         """Bytes that a step reads by region, and the regions that it writes."""
-        found = self._moves.get(id(step))
-        if found is None:
+        moves = self._moves.get(id(step))
+        if moves is None:
             idle = unused(self._program, step, resting=self._resting)
             chosen = _bytes_chosen(self._program, step)
             sizes = self._sizes
             reads = {r: min(chosen.get(r, sizes[r]), sizes[r]) for r in step.reads if r not in idle}
-            found = reads, tuple([r for r in step.writes if r not in idle])
-            self._moves[id(step)] = found
-        return found
+            moves = reads, tuple([r for r in step.writes if r not in idle])
+            self._moves[id(step)] = moves
+        return moves
 
     def _step_flops(self, step: Step, run: set[int]) -> list[Flops]:
         """Operations of a step; what it runs is added to the nodes that were run."""
@@ -176,37 +176,37 @@ class Costs:
     def _backward_flops(self, step: Step, run: set[int]) -> list[Flops]:
         """Nodes that run again, gradients of those that a gradient reaches, and sums of both."""
         graph = self._program.graphs[step.graph]
-        found = [self._forward(step.graph, i) for i in step.recompute if i not in run]
+        work = [self._forward(step.graph, i) for i in step.recompute if i not in run]
         known = run | set(step.recompute)
         run |= known
-        reached = _started(self._program, graph, step)
+        reached = _seeds(self._program, graph, step)
         additions = 0
         for i in reversed(step.nodes):
             node = graph.nodes[i]
             if not any(v in reached for v in node.outputs):
                 continue
-            found.append(self._gradient(step.graph, i, again=i not in known))
+            work.append(self._gradient(step.graph, i, again=i not in known))
             for v in dict.fromkeys(node.refs()):
                 if graph.values[v].needs_grad:
                     additions += math.prod(graph.values[v].shape) if v in reached else 0
                     reached.add(v)
         additions += sum(math.prod(self._program.regions[r].shape) for r in step.accumulates)
-        return [*found, Flops(other=additions)]
+        return [*work, Flops(other=additions)]
 
     def _forward(self, graph: int, node: int) -> Flops:
-        found = self._flops.get((graph, node, None))
-        if found is None:
+        flops = self._flops.get((graph, node, None))
+        if flops is None:
             of = self._program.graphs[graph]
-            found = self._flops[graph, node, None] = node_flops(of, of.nodes[node])
-        return found
+            flops = self._flops[graph, node, None] = node_flops(of, of.nodes[node])
+        return flops
 
     def _gradient(self, graph: int, node: int, *, again: bool) -> Flops:
-        found = self._flops.get((graph, node, again))
-        if found is None:
+        flops = self._flops.get((graph, node, again))
+        if flops is None:
             of = self._program.graphs[graph]
-            found = gradient_flops(of, of.nodes[node], again=again)
-            self._flops[graph, node, again] = found
-        return found
+            flops = gradient_flops(of, of.nodes[node], again=again)
+            self._flops[graph, node, again] = flops
+        return flops
 
 
 def section_cost(program: Program, section: int) -> Cost:
@@ -241,8 +241,8 @@ def _bytes_taken(graph: Graph | Gradient, node: Node, value: int) -> int:
         indices = next(iter(v for v in node.refs() if v != value), value)
         rows = math.prod(graph.values[indices].shape)
         return min(whole, rows * math.prod(graph.values[value].shape[1:]) * itemsize)
-    made = sum(math.prod(graph.values[v].shape) for v in node.outputs if v >= 0)
-    return min(whole, made * itemsize)
+    count = sum(math.prod(graph.values[v].shape) for v in node.outputs if v >= 0)
+    return min(whole, count * itemsize)
 
 
 def _bytes_chosen(program: Program, step: Step) -> dict[int, int]:
@@ -258,9 +258,9 @@ def _bytes_chosen(program: Program, step: Step) -> dict[int, int]:
         for v in dict.fromkeys(node.refs()):
             region = graph.values[v].region
             if region >= 0:
-                taken = _bytes_taken(graph, node, v)
-                if taken < program.regions[region].nbytes:
-                    chosen[region] = chosen.get(region, 0) + taken
+                size = _bytes_taken(graph, node, v)
+                if size < program.regions[region].nbytes:
+                    chosen[region] = chosen.get(region, 0) + size
                 else:
                     whole.add(region)
     if step.kind is SectionKind.BCKWD:
@@ -282,7 +282,7 @@ def _read_by_gradients(program: Program, step: Step) -> Iterator[int]:
             yield graph.values[v].region
 
 
-def _started(program: Program, graph: Graph, step: Step) -> set[int]:
+def _seeds(program: Program, graph: Graph, step: Step) -> set[int]:
     """Values that have a gradient before the step begins: of later sections, and of losses."""
     reads = set(step.reads)
     produced = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}

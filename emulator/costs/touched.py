@@ -89,13 +89,13 @@ class Touched:
 
 def readers_of(program: Program) -> Readers:
     """The steps that read each transient region, told apart by :func:`id`."""
-    found: dict[int, list[int]] = {}
+    readers: dict[int, list[int]] = {}
     for section in program.sections:
         for step in section.steps:
             for r in step.reads:
                 if program.regions[r].role.is_transient:
-                    found.setdefault(r, []).append(id(step))
-    return found
+                    readers.setdefault(r, []).append(id(step))
+    return readers
 
 
 def resting_optimizers(program: Program) -> frozenset[int]:
@@ -122,13 +122,13 @@ def unused(
         resting: Optimizers without momentum; None for those of :func:`resting_optimizers`.
     """
     regions = program.regions
-    found = {r for r in step.reads if regions[r].role is Role.OUTPUT_GRADIENT and r not in seeded}
+    idle = {r for r in step.reads if regions[r].role is Role.OUTPUT_GRADIENT and r not in seeded}
     if step.kind is SectionKind.OPT:
         rest = resting_optimizers(program) if resting is None else resting
         for index in step.optimizers:
             if index in rest:
-                found |= idle_states(program.optimizers[index])
-    return found
+                idle |= idle_states(program.optimizers[index])
+    return idle
 
 
 def inside(

@@ -218,7 +218,7 @@ def _sums(window: Window) -> Callable[[jax.Array, jax.Array], list[jax.Array]]:
 
     def run(x: jax.Array, g: jax.Array) -> list[jax.Array]:
         x, g = widen(x), widen(g)
-        return [_tap(x, g, seen) for seen in _places(window, x.shape[1:-2])]
+        return [_tap(x, g, spans) for spans in _places(window, x.shape[1:-2])]
 
     return run
 

@@ -30,12 +30,12 @@ def _native(p: Convolution) -> bool:
     return p.operations >= _LEAST_FOR_NATIVE and by_native.has_kernel(p)
 
 
-def _stacked(p: Convolution) -> int:
+def _stack_size(p: Convolution) -> int:
     return p.taps * p.batch * p.channels * math.prod(p.window.out)
 
 
 def _few_taps(p: Convolution) -> bool:
-    return p.groups == 1 and p.channels * p.taps <= _FEW_TAPS and _stacked(p) <= _STACKED
+    return p.groups == 1 and p.channels * p.taps <= _FEW_TAPS and _stack_size(p) <= _STACKED
 
 
 def _depthwise(p: Convolution) -> bool:
@@ -44,10 +44,10 @@ def _depthwise(p: Convolution) -> bool:
 
 def _narrow(p: Convolution) -> bool:
     few = p.groups == 1 and p.taps > 1 and p.channels <= _FEW_CHANNELS
-    return few and _stacked(p) <= _STACKED
+    return few and _stack_size(p) <= _STACKED
 
 
-def _swapped(p: Convolution) -> bool:
+def _may_swap(p: Convolution) -> bool:
     """Whether XLA (jaxlib 0.10) may exchange the operands of an input gradient.
 
     It takes the smaller one for the kernel, and where one axis says so and another does not, its
@@ -63,7 +63,7 @@ def _always(p: Convolution) -> bool:
     return True
 
 
-def _named(
+def _entry(
     name: str, applies: Callable[[Convolution], bool], run: Callable[..., jax.Array]
 ) -> Candidate[Convolution]:
     return Candidate(name=name, applies=applies, run=run)
@@ -71,23 +71,23 @@ def _named(
 
 CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
     Part.FORWARD: (
-        _named("native", _native, by_native.convolve),
-        _named("few taps", _few_taps, by_xla.convolve_by_gemm),
-        _named("scaled taps", _depthwise, by_xla.convolve_depthwise),
-        _named("xla", _always, by_xla.convolve),
+        _entry("native", _native, by_native.convolve),
+        _entry("few taps", _few_taps, by_xla.convolve_by_gemm),
+        _entry("scaled taps", _depthwise, by_xla.convolve_depthwise),
+        _entry("xla", _always, by_xla.convolve),
     ),
     Part.INPUT_GRADIENT: (
-        _named("tiles", lambda p: p.tiled, input_gradient_of_tiles),
-        _named("native", _native, by_native.input_gradient),
-        _named("overlap-add", lambda p: _narrow(p) or _swapped(p), by_xla.input_gradient_by_gemm),
-        _named("scaled taps", _depthwise, by_xla.input_gradient_depthwise),
-        _named("xla", lambda p: not _swapped(p), by_xla.input_gradient),
+        _entry("tiles", lambda p: p.tiled, input_gradient_of_tiles),
+        _entry("native", _native, by_native.input_gradient),
+        _entry("overlap-add", lambda p: _narrow(p) or _may_swap(p), by_xla.input_gradient_by_gemm),
+        _entry("scaled taps", _depthwise, by_xla.input_gradient_depthwise),
+        _entry("xla", lambda p: not _may_swap(p), by_xla.input_gradient),
     ),
     Part.WEIGHT_GRADIENT: (
-        _named("native", _native, by_native.weight_gradient),
-        _named("tap sums", _depthwise, weight_gradient_by_tap_sums),
-        _named("grouped gemm", lambda p: p.groups > 1, by_xla.weight_gradient_by_gemm),
-        _named("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
+        _entry("native", _native, by_native.weight_gradient),
+        _entry("tap sums", _depthwise, weight_gradient_by_tap_sums),
+        _entry("grouped gemm", lambda p: p.groups > 1, by_xla.weight_gradient_by_gemm),
+        _entry("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
     ),
 }
 """Candidates of each part, the best first."""

@@ -208,16 +208,16 @@ def _by_native(
     bias: jax.Array | None = None,
 ) -> jax.Array:
     """oneDNN's, which adds the bias and rounds as it stores: passes less over the result."""
-    found = _matrices(spec, a, b)
-    if found is None:
+    matrices = _matrices(spec, a, b)
+    if matrices is None:
         raise ValueError(f"{spec} is not a matrix product")
-    first, second = (b, a) if found.exchanged else (a, b)
-    wanted = jnp.dtype(compute_dtype(a.dtype) if dtype is None else dtype)
-    rounded = a.dtype == wanted == jnp.bfloat16
-    call = _call(found.problem, biased=bias is not None, rounded=rounded)
+    first, second = (b, a) if matrices.exchanged else (a, b)
+    kind = jnp.dtype(compute_dtype(a.dtype) if dtype is None else dtype)
+    rounded = a.dtype == kind == jnp.bfloat16
+    call = _call(matrices.problem, biased=bias is not None, rounded=rounded)
     y = call_product(call, first, second, bias)
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
-    return y.reshape([sizes[c] for c in spec.out]).astype(wanted)
+    return y.reshape([sizes[c] for c in spec.out]).astype(kind)
 
 
 def _native(p: Product) -> bool:
@@ -267,10 +267,10 @@ def product(
         [3.0, 3.0, 3.0, 3.0]
     """
     axes = Spec.of(spec)
-    found = _matrices(axes, a, b)
-    if found is None:
+    matrices = _matrices(axes, a, b)
+    if matrices is None:
         return _by_xla(axes, a, b, dtype, bias)
-    return choose(found.problem, CANDIDATES).run(axes, a, b, dtype, bias)
+    return choose(matrices.problem, CANDIDATES).run(axes, a, b, dtype, bias)
 
 
 def plain_product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:

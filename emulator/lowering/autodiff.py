@@ -143,13 +143,13 @@ def _note(
         region = graph.values[value].region
         return region >= 0 and program.regions[region].role is Role.WEIGHT
 
-    made = [cotangent for v, cotangent in new.items() if not is_weight(v)]
-    if not made:
+    others = [cotangent for v, cotangent in new.items() if not is_weight(v)]
+    if not others:
         return
     for position, arg in enumerate(node.args):
         if spec.reads is None or position in spec.reads:
             for v in filter(is_weight, refs_of(arg)):
-                readers.setdefault(graph.values[v].region, []).extend(made)
+                readers.setdefault(graph.values[v].region, []).extend(others)
 
 
 def _collect(graph: Graph, step: Step, state: State, cotangents: dict[int, jax.Array]) -> State:

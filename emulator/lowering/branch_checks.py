@@ -21,7 +21,7 @@ from pef_schema.program import Graph, Node, Program
 
 
 def checked_parts(
-    graph: Graph, indices: Sequence[int], wanted: Set[int]
+    graph: Graph, indices: Sequence[int], outputs: Set[int]
 ) -> dict[int, tuple[int, ...]]:
     """The nodes whose results lead to a check of a branch and nowhere else.
 
@@ -31,7 +31,7 @@ def checked_parts(
     Args:
         graph: The graph.
         indices: The nodes that run, in order.
-        wanted: Values that are wanted besides those that nodes read.
+        outputs: Values that are needed besides those that nodes read.
 
     Returns:
         Those nodes in order, the check last, by the check.
@@ -48,12 +48,12 @@ def checked_parts(
         members = {check}
         values = set(graph.nodes[check].refs())
         for i in reversed([i for i in indices if i < check]):
-            made = [v for v in graph.nodes[i].outputs if v >= 0]
+            results = [v for v in graph.nodes[i].outputs if v >= 0]
             if (
-                not values.isdisjoint(made)
-                and wanted.isdisjoint(made)
-                and not any(graph.values[v].needs_grad for v in made)
-                and all(readers.get(v, set()) <= members for v in made)
+                not values.isdisjoint(results)
+                and outputs.isdisjoint(results)
+                and not any(graph.values[v].needs_grad for v in results)
+                and all(readers.get(v, set()) <= members for v in results)
             ):
                 members.add(i)
                 values.update(graph.nodes[i].refs())
@@ -71,8 +71,8 @@ def any_failed(checks: Set[int], state: Mapping[int, Any]) -> jax.Array | None:
     Returns:
         One bool; None where memory holds no check.
     """
-    found = [state[region] for region in sorted(checks & state.keys())]
-    return jnp.stack(found).any() if found else None
+    flags = [state[region] for region in sorted(checks & state.keys())]
+    return jnp.stack(flags).any() if flags else None
 
 
 def held(failed: jax.Array | None, before: Any, after: Any) -> Any:
@@ -109,14 +109,14 @@ def held_back(
 
 
 def failed_branches(
-    checks: Mapping[int, Node], buffers: Any, seen: dict[int, Any], *, wait: bool
+    checks: Mapping[int, Node], buffers: Any, known: dict[int, Any], *, wait: bool
 ) -> OtherBranch | None:
     """Read what the checks have found.
 
     Args:
         checks: The checks by region.
         buffers: Device memory.
-        seen: What was read already and was as traced, by region; what is read now is added.
+        known: What was read already and was as traced, by region; what is read now is added.
         wait: Whether to wait for runs under way; else those are left for later.
 
     Returns:
@@ -126,14 +126,14 @@ def failed_branches(
     for region in checks:
         buffer: Any = buffers[region]
         # One of numpy is what the host wrote; a test for jax.Array would be most of the time.
-        if buffer is seen.get(region) or buffer is None or type(buffer) is np.ndarray:
+        if buffer is known.get(region) or buffer is None or type(buffer) is np.ndarray:
             continue
         if buffer.is_deleted() or not (wait or buffer.is_ready()):
             continue
         if np.asarray(buffer):
             failed.append(region)
         else:
-            seen[region] = buffer
+            known[region] = buffer
     if not failed:
         return None
     nodes = [checks[region] for region in failed]

@@ -55,8 +55,8 @@ def watched_indices(
         step = program.sections[s].steps[k]
         if step.kind is SectionKind.FWD:
             run.setdefault(step.graph, set()).update(step.nodes)
-    found = [(g, use) for g, uses in watched.items() for use in uses if use.node in run.get(g, ())]
-    return tuple([WatchedIndex(graph=g, use=use, key=-1 - i) for i, (g, use) in enumerate(found)])
+    pairs = [(g, use) for g, uses in watched.items() for use in uses if use.node in run.get(g, ())]
+    return tuple([WatchedIndex(graph=g, use=use, key=-1 - i) for i, (g, use) in enumerate(pairs)])
 
 
 def look(index: jax.Array, use: IndexUse, before: jax.Array | None = None) -> jax.Array:
@@ -86,8 +86,8 @@ def look(index: jax.Array, use: IndexUse, before: jax.Array | None = None) -> ja
         )
     place = jnp.argmax(~good)
     bad = jnp.any(~good)
-    found = jnp.where(bad, jnp.stack([bad.astype(np.int64), flat[place], place]), 0)
-    return found if before is None else jnp.where(before[0] != 0, before, found)
+    report = jnp.where(bad, jnp.stack([bad.astype(np.int64), flat[place], place]), 0)
+    return report if before is None else jnp.where(before[0] != 0, before, report)
 
 
 def checked_call(

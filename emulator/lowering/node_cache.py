@@ -64,8 +64,8 @@ def call_once_traced(
         return function(*arrays)
     if key not in functions:
 
-        def named(*given: jax.Array) -> Any:
-            return function(*given)
+        def named(*args: jax.Array) -> Any:
+            return function(*args)
 
         named.__name__ = name
         functions[key] = jax.jit(named)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part

@@ -113,13 +113,13 @@ def run_node(
     try:
         if gradient is None:
             lower = spec.last if last and spec.last is not None else spec.lower
-            found: Any = lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+            output: Any = lower(*(resolve(arg, env) for arg in node.args), **kwargs)
         else:
             lists = (resolve(arg, env) for arg in node.args[1:])
-            found = spec.lower(partial(run_gradient, gradient), *lists)
+            output = spec.lower(partial(run_gradient, gradient), *lists)
     except OpLimit as limit:
         raise limit.at(op=node.op, source=node.source, module=node.module) from None
-    results = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else (found,)
+    results = cast("Sequence[Any]", output) if isinstance(output, (tuple, list)) else (output,)
     if len(results) < len(node.outputs):
         raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")
     checked: list[Any] = []
@@ -211,8 +211,8 @@ def pull_form(
     key, values, name = _form(graph, node, env, spec)
 
     def pull(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        given = dict(zip(values, arrays, strict=False))
-        _, pullback = pull_node(graph, node, {**env, **given}, spec, last)
+        inputs = dict(zip(values, arrays, strict=False))
+        _, pullback = pull_node(graph, node, {**env, **inputs}, spec, last)
         return pullback(arrays[len(values) :])
 
     arrays = [*(env[v] for v in values), *cotangents]
@@ -249,8 +249,8 @@ def _form(
 
 
 def _kind(graph: Graph, value: int) -> tuple[Any, ...]:
-    found = graph.values[value]
-    return found.shape, found.dtype, found.needs_grad
+    tensor = graph.values[value]
+    return tensor.shape, tensor.dtype, tensor.needs_grad
 
 
 def pull_node(
@@ -268,15 +268,15 @@ def pull_node(
     targets = gradient_targets(graph, node)
 
     def primal(*arrays: jax.Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        given = {**env, **dict(zip(targets, arrays, strict=True))}
-        results = run_node(graph, node, given, spec, last)
+        inputs = {**env, **dict(zip(targets, arrays, strict=True))}
+        results = run_node(graph, node, inputs, spec, last)
         pairs = zip(node.outputs, results, strict=True)
         return tuple([r for v, r in pairs if v >= 0 and graph.values[v].needs_grad]), results
 
-    given = [env[v] for v in targets]
+    operands = [env[v] for v in targets]
     _, pullback, results = cast(
         "tuple[Any, Pullback, tuple[Any, ...]]",
-        jax.vjp(primal, *given, has_aux=True),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+        jax.vjp(primal, *operands, has_aux=True),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
     )
     values = (*targets, *[v for v in node.outputs if v >= 0])
     if not any(graph.values[v].dtype.is_complex for v in values):
@@ -336,16 +336,16 @@ def _run_apart(
     """Execute nodes as one function that XLA fuses with nothing around it."""
     produced = {v for i in part for v in graph.nodes[i].outputs}
     refs = dict.fromkeys(v for i in part for v in graph.nodes[i].refs() if v not in produced)
-    given = [v for v in refs if not isinstance(env[v], (bool, int, float))]
+    inputs = [v for v in refs if not isinstance(env[v], (bool, int, float))]
     (result,) = graph.nodes[part[-1]].outputs
 
     def run(*arrays: jax.Array) -> jax.Array:
-        inside = {**{v: env[v] for v in refs}, **dict(zip(given, arrays, strict=True))}
+        inside = {**{v: env[v] for v in refs}, **dict(zip(inputs, arrays, strict=True))}
         with inlined():
             run_nodes(graph, part, inside, last)
         return inside[result]
 
-    env[result] = compile_apart(run, *[env[v] for v in given])
+    env[result] = compile_apart(run, *[env[v] for v in inputs])
 
 
 def forward(
@@ -377,10 +377,10 @@ def forward(
                 env[v] = state[graph.values[v].region]
     last = channels_last_nodes(graph, step.nodes, load_ops())
     writes = set(step.writes)
-    wanted = {o.value for o in graph.outputs} | {u.value for u in graph.updates}
-    wanted |= {v for v in produced - {-1} if graph.values[v].region in writes}
-    wanted |= {entry.use.value for entry in watched if entry.graph == step.graph}
-    run_nodes(graph, step.nodes, env, last, tape, checked_parts(graph, step.nodes, wanted))
+    outputs = {o.value for o in graph.outputs} | {u.value for u in graph.updates}
+    outputs |= {v for v in produced - {-1} if graph.values[v].region in writes}
+    outputs |= {entry.use.value for entry in watched if entry.graph == step.graph}
+    run_nodes(graph, step.nodes, env, last, tape, checked_parts(graph, step.nodes, outputs))
     result: State = {}
 
     def of(value: int) -> jax.Array:

@@ -47,8 +47,8 @@ class SingleNodes:
         refs = list(dict.fromkeys(node.refs()))
 
         def run(*arrays: jax.Array) -> tuple[Any, ...]:
-            given = dict(zip(refs, arrays, strict=True))
-            return run_node(self._graph, node, given, self._ops[node.op])
+            inputs = dict(zip(refs, arrays, strict=True))
+            return run_node(self._graph, node, inputs, self._ops[node.op])
 
         results = self._call(("forward", self._form(node)), run, [env[v] for v in refs])
         return {v: np.array(r) for v, r in zip(node.outputs, results, strict=True) if v >= 0}
@@ -67,12 +67,12 @@ class SingleNodes:
         graph, spec = self._graph, self._ops[node.op]
         refs = list(dict.fromkeys(node.refs()))
         active, targets = active_outputs(graph, node), gradient_targets(graph, node)
-        given = [v for v in active if v in cotangents]
+        incoming = [v for v in active if v in cotangents]
         positions = [node.outputs.index(v) for v in active]
 
         def run(*arrays: jax.Array) -> tuple[Any, ...]:
             full = dict(zip(refs, arrays[: len(refs)], strict=True))
-            seeds = dict(zip(given, arrays[len(refs) :], strict=True))
+            seeds = dict(zip(incoming, arrays[len(refs) :], strict=True))
 
             _, pullback = pull_node(graph, node, full, spec)
             return pullback(
@@ -82,11 +82,11 @@ class SingleNodes:
         form = (
             "backward",
             self._form(node),
-            tuple(node.outputs.index(v) for v in given),
+            tuple(node.outputs.index(v) for v in incoming),
             tuple(positions),
             tuple(refs.index(v) for v in targets),
         )
-        arrays = [*(env[v] for v in refs), *(cotangents[v] for v in given)]
+        arrays = [*(env[v] for v in refs), *(cotangents[v] for v in incoming)]
         results = self._call(form, run, arrays)
         return {v: np.array(g) for v, g in zip(targets, results, strict=True)}
 

@@ -76,8 +76,8 @@ class BufferMap:
 
     def home(self, region: int) -> int:
         """Index of the buffer that holds a region."""
-        found = self.place.get(region)
-        return region if found is None else found[0].home
+        place = self.place.get(region)
+        return region if place is None else place[0].home
 
     def bucket(self, home: int) -> Bucket | None:
         """The bucket whose buffer this is, None for a region's own."""
@@ -138,11 +138,11 @@ def unpack(bucket: Bucket, flat: jax.Array, regions: Iterable[int]) -> dict[int,
     Returns:
         Arrays by region.
     """
-    wanted = set(regions)
+    subset = set(regions)
     return {
         region: jax.lax.slice(flat, (start,), (start + math.prod(shape),)).reshape(shape)
         for region, start, shape in zip(bucket.regions, bucket.offsets, bucket.shapes, strict=True)
-        if region in wanted
+        if region in subset
     }
 
 

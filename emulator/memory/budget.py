@@ -93,13 +93,13 @@ def check_size(program: Program, chips: Chips) -> None:
         OutOfMemory: If it does.
     """
     limit = memory_limit(chips.first)
-    kept = bytes_per_chip(program, chips.split, chips.count, chips.whole_roles)
-    if kept > limit:
+    need = bytes_per_chip(program, chips.split, chips.count, chips.whole_roles)
+    if need > limit:
         largest = max(program.regions, key=lambda r: 0 if r.role.is_transient else r.nbytes)
         raise OutOfMemory(
             what=f"program {program.name}: what it keeps between runs (mostly "
             f"{largest.name} {list(largest.shape)})",
-            need=kept,
+            need=need,
             have=limit,
         )
     for graph in program.graphs:
@@ -122,22 +122,22 @@ def _check_values(graph: Graph, limit: int) -> None:
                 )
 
 
-def check_plan(found: MeasuredMemory | None, what: str, chips: Chips) -> None:
+def check_plan(memory: MeasuredMemory | None, what: str, chips: Chips) -> None:
     """Refuse a plan that needs more than a chip may take.
 
     Args:
-        found: What it takes on each chip; None if the backend does not say.
+        memory: What it takes on each chip; None if the backend does not say.
         what: What it runs, for the message.
         chips: Where it runs.
 
     Raises:
         OutOfMemory: If its arguments, results and intermediate values together need more.
     """
-    if found is None:
+    if memory is None:
         return
     limit = memory_limit(chips.first)
-    if found.peak > limit:
-        raise OutOfMemory(what=what, need=found.peak, have=limit)
+    if memory.peak > limit:
+        raise OutOfMemory(what=what, need=memory.peak, have=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,11 +252,11 @@ def open_chips(count: int, split: Split, processes: Processes | None = None) -> 
     if count == 1 or split is Split.NONE:
         return one_chip()
     own = count if processes is None else count // processes.size
-    found = chips_from_first(own)
-    if len(found) < own:
-        raise NotEnoughChips(found=len(found), wanted=own, platform=found[0].platform)
+    devices = chips_from_first(own)
+    if len(devices) < own:
+        raise NotEnoughChips(found=len(devices), wanted=own, platform=devices[0].platform)
     if processes is not None:
         by_id: dict[int, Any] = {device.id: device for device in jax.devices()}
-        told = processes.gather("opening chips", np.array([device.id for device in found]))
-        found = [by_id[int(number)] for number in told.reshape(-1)]
-    return Chips(devices=tuple(found), split=split, processes=processes)
+        numbers = processes.gather("opening chips", np.array([device.id for device in devices]))
+        devices = [by_id[int(number)] for number in numbers.reshape(-1)]
+    return Chips(devices=tuple(devices), split=split, processes=processes)

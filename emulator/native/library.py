@@ -122,7 +122,7 @@ def native_library() -> Library | None:
         Linux for x86-64, on processors without AVX2, where jax leaves the CPU out, and, with one
         line in the log, where the kernels were not built or oneDNN is not installed.
     """
-    return _loaded() if _is_wanted() else None
+    return _load() if _is_wanted() else None
 
 
 def _is_wanted() -> bool:
@@ -145,7 +145,7 @@ def native_version() -> str:
 
 
 @functools.cache
-def _loaded() -> Library | None:
+def _load() -> Library | None:
     if sys.platform != "linux" or _WANTED_ISA not in processor().isa:
         return None
     try:
@@ -223,9 +223,9 @@ def _capsule(functions: ctypes.CDLL, name: str) -> Any:
 
 def threads() -> int:
     """Threads that XLA computes with in this process: among so many a call is divided."""
-    wanted = os.environ.get("NPROC", "").strip()
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
+    setting = os.environ.get("NPROC", "").strip()
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

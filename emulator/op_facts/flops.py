@@ -85,7 +85,7 @@ def node_flops(graph: Graph | Gradient, node: Node) -> Flops:
         >>> node_flops(graph, Node(op="aten.sort.default", args=(Ref(0),), outputs=(2,))).unknown
         ('aten.sort.default',)
     """
-    counted = _counted(graph, node, _other_flops)
+    counted = _products_and_others(graph, node, _other_flops)
     if counted is None:
         return Flops(unknown=(node.op,))
     products, other = counted
@@ -116,18 +116,18 @@ def gradient_flops(graph: Graph, node: Node, *, again: bool = False) -> Flops:
         for inner in gradient.nodes:
             total = total + node_flops(gradient, inner)
         return total
-    counted = _counted(graph, node, _other_gradient_flops)
+    counted = _products_and_others(graph, node, _other_gradient_flops)
     if counted is None:
         return Flops(unknown=(f"gradient of {node.op}",))
     products, other = counted
     if products is None:
         return Flops(other=other)
-    wanted = NamedArgs(graph, node).wanted()
-    flops = gradient_flops_of(products, wanted) + (products.again if again and wanted else 0)
+    places = NamedArgs(graph, node).wanted()
+    flops = gradient_flops_of(products, places) + (products.again if again and places else 0)
     return Flops(products=((products.operand, flops),) if flops else (), other=other)
 
 
-def _counted(
+def _products_and_others(
     graph: Graph | Gradient, node: Node, other: Callable[[Graph | Gradient, Node], int]
 ) -> tuple[Products | None, int] | None:
     """Products and other operations of a node; None where nobody has said what it takes."""
@@ -271,7 +271,7 @@ def _other_gradient_flops(graph: Graph | Gradient, node: Node) -> int:
         graph, node: As :func:`_other_flops` takes them.
     """
     at = NamedArgs(graph, node)
-    wanted = len(at.wanted())
+    count = len(at.wanted())
     if facts_of(node.op).repeats:
-        return wanted * math.prod(at.result)
-    return wanted * _other_flops(graph, node)
+        return count * math.prod(at.result)
+    return count * _other_flops(graph, node)

@@ -147,8 +147,8 @@ def _each_dim(at: NamedArgs) -> _Uses:
     """One tensor of indices, or None, for each dimension; a mask is not an index."""
     indices = at.argument(1)
     shape = at.shape(0)
-    given: Sequence[Arg] = indices if isinstance(indices, tuple) else ()
-    for item, (arg, size) in enumerate(zip(given, shape, strict=False)):
+    args: Sequence[Arg] = indices if isinstance(indices, tuple) else ()
+    for item, (arg, size) in enumerate(zip(args, shape, strict=False)):
         if at.dtype(1, item) not in (DType.BOOL, DType.UINT8):
             yield arg, (-size, size - 1, None)
 

@@ -33,13 +33,13 @@ def checked_branches(program: Program) -> Mapping[int, Node]:
     Args:
         program: The program.
     """
-    found: dict[int, Node] = {}
+    checks: dict[int, Node] = {}
     for graph in program.graphs:
         region_of = {update.value: update.region for update in graph.updates}
         for node in graph.nodes:
             if node.op == CHECKED_BRANCH and node.outputs[0] in region_of:
-                found[region_of[node.outputs[0]]] = node
-    return found
+                checks[region_of[node.outputs[0]]] = node
+    return checks
 
 
 def is_held(program: Program, region: int, checks: Set[int]) -> bool:

@@ -54,12 +54,12 @@ class NamedArgs:
 
     def wanted(self) -> frozenset[Place]:
         """Where arguments stand that want a gradient."""
-        found: set[Place] = set()
+        places: set[Place] = set()
         for position, arg in enumerate(self._node.args):
             for item, one in enumerate(arg if isinstance(arg, tuple) else (arg,)):
                 if isinstance(one, Ref) and self._values[one.value].needs_grad:
-                    found.add((position, item))
-        return frozenset(found)
+                    places.add((position, item))
+        return frozenset(places)
 
     @property
     def results(self) -> list[Shape]:

@@ -36,19 +36,19 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
     for i, node in enumerate(nodes):
         if node.op in CASTS or node.op == NEXT_SEED:
             continue
-        taken = {
-            _held(v, values, coarse)
+        inputs = {
+            _type_name(v, values, coarse)
             for v in node.refs()
             if values[v].dtype.is_floating
             and (facts_of(node.op).rate is None or values[v].shape != ())
         }
-        given = {_held(rounded.get(v, v), values, coarse) for v in node.outputs if v >= 0}
-        if facts_of(node.op).keeps and taken == {"bfloat16"}:
+        outputs = {_type_name(rounded.get(v, v), values, coarse) for v in node.outputs if v >= 0}
+        if facts_of(node.op).keeps and inputs == {"bfloat16"}:
             coarse.update(v for v in node.outputs if v >= 0)
-            given = taken
-        left, right = "+".join(sorted(taken)), "+".join(sorted(given))
+            outputs = inputs
+        left, right = "+".join(sorted(inputs)), "+".join(sorted(outputs))
         yield i, right if left in ("", right) else f"{left} -> {right}"
 
 
-def _held(value: int, values: tuple[Value, ...], coarse: set[int]) -> str:
+def _type_name(value: int, values: tuple[Value, ...], coarse: set[int]) -> str:
     return "bfloat16" if value in coarse else values[value].dtype.name.lower()

@@ -69,14 +69,14 @@ def _aligned(a: Shape, b: Shape) -> list[tuple[int, int]]:
     return list(zip_longest(reversed(a), reversed(b), fillvalue=1))
 
 
-def gradient_flops_of(products: Products, wanted: Collection[Place]) -> int:
+def gradient_flops_of(products: Products, places: Collection[Place]) -> int:
     """What the products of a gradient take.
 
     Args:
         products: Those of the node.
-        wanted: Where arguments stand that want a gradient.
+        places: Where arguments stand that want a gradient.
     """
-    return sum(part.flops for part in products.gradient if not part.wanted.isdisjoint(wanted))
+    return sum(part.flops for part in products.gradient if not part.wanted.isdisjoint(places))
 
 
 def products_of(graph: Graph | Gradient, node: Node) -> Products | None:
@@ -397,13 +397,13 @@ def _recurrent(at: NamedArgs) -> Products:
                 Part(wanted=_at_positions(1), flops=of_one),
             ]
             if of_projection:
-                wanted = frozenset(below | own | starts)
+                places = frozenset(below | own | starts)
                 parts += [
                     Part(
                         wanted=frozenset({(2, first + count - 1)}),
                         flops=steps * of_projection,
                     ),
-                    Part(wanted=wanted, flops=steps * of_projection),
+                    Part(wanted=places, flops=steps * of_projection),
                 ]
         below |= here
     return Products(forward=forward, gradient=tuple(parts), again=forward, operand=at.dtype(0))

@@ -91,8 +91,8 @@ def _attention(at: NamedArgs) -> Scratch:
         return _NONE  # of a program that no device takes
     pairs = q[-2] * k[-2]
     if at.argument(5, "is_causal") and at.argument(3, "attn_mask") is None:
-        pairs = sum((end - begin) * seen for begin, end, seen in causal_blocks(q[-2], k[-2]))
-    scores = math.prod(q[:-2]) * pairs * _computed(at)
+        pairs = sum((end - begin) * keys for begin, end, keys in causal_blocks(q[-2], k[-2]))
+    scores = math.prod(q[:-2]) * pairs * _item_bytes(at)
     return Scratch(kept=scores, backward=scores)
 
 
@@ -104,7 +104,7 @@ def _convolution(at: NamedArgs) -> Scratch:
     windows = math.prod(weight[1:]) * x[0] * math.prod(out[2:])
     if windows > _STACKED:
         return _NONE
-    size = windows * _computed(at)
+    size = windows * _item_bytes(at)
     return Scratch(
         forward=size if math.prod(weight[1:]) <= _FEW_TAPS else 0,
         backward=size if weight[1] <= _FEW_CHANNELS and math.prod(weight[2:]) > 1 else 0,
@@ -131,12 +131,12 @@ def _recurrent(gates: int) -> Callable[[NamedArgs], Scratch]:
         if at.is_projected:
             size += sum(states)  # the outputs before and after the projection
         size *= count * directions * math.prod(x[:-1])
-        return Scratch(kept=size * _computed(at), backward=size * _computed(at))
+        return Scratch(kept=size * _item_bytes(at), backward=size * _item_bytes(at))
 
     return of
 
 
-def _computed(at: NamedArgs) -> int:
+def _item_bytes(at: NamedArgs) -> int:
     """Bytes of an element of what is computed: narrow types are added up in float32."""
     return max(at.dtype(0).itemsize, 4)
 

@@ -147,15 +147,15 @@ def parse_signature(text: str) -> Signature:
         >>> signature.parameters[1].wanted
         'a list, each item a whole number, or one for all'
     """
-    taken, _, given = text.partition(">")
+    inputs, _, outputs = text.partition(">")
     parameters: list[Parameter] = []
     keyword = False
-    for word in taken.split():
+    for word in inputs.split():
         if word == "*":
             keyword = True
         else:
             parameters.append(_parameter(word, keyword=keyword))
-    results = given.split()
+    results = outputs.split()
     return Signature(parameters=tuple(parameters), results=-1 if "t*" in results else len(results))
 
 

@@ -40,11 +40,11 @@ def contraction(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     axes = Spec.of(spec)
     if is_of_matrices(axes, a, b):
         return contract(spec, a, b)
-    for found, x, y in ((axes, a, b), (_turned(axes), b, a)):
-        weights = _weights(found, x, y)
+    for form, x, y in ((axes, a, b), (_turned(axes), b, a)):
+        weights = _weights(form, x, y)
         if weights is not None:
             return _weighted(weights, x, y)
-        more = _batched(found, x, y)
+        more = _batched(form, x, y)
         if more is not None:
             return contract(more.spec, _repeated(x, more.place, more.sizes), y)
     return contract(spec, a, b)

@@ -54,8 +54,8 @@ def with_gradient(
             result = fn(*args)  # pyright: ignore[reportCallIssue]  # P has no types here
             if saves is not None:
                 return result, saves(result, *args)
-            kept = tuple(x for i, x in enumerate(args) if i not in static)
-            return result, kept[0] if len(kept) == 1 else kept
+            residuals = tuple(x for i, x in enumerate(args) if i not in static)
+            return result, residuals[0] if len(residuals) == 1 else residuals
 
         rule = jax.custom_vjp(fn, nondiff_argnums=static)
         rule.defvjp(forward or saving, backward)

@@ -113,8 +113,8 @@ def result_type(*args: Any) -> np.dtype:
             tier, dtype = (0 if x.ndim else 1), np.dtype(x.dtype)
         old = tiers[tier]
         tiers[tier] = dtype if old is None else np.dtype(jnp.promote_types(old, dtype))
-    found = _combine(tiers[0], _combine(tiers[1], tiers[2]))
-    return DEFAULT_FLOAT if found is None else found
+    result = _combine(tiers[0], _combine(tiers[1], tiers[2]))
+    return DEFAULT_FLOAT if result is None else result
 
 
 def constant(value: complex, dtype: Any) -> np.ndarray:

@@ -126,7 +126,7 @@ def _reduce_over(
     if x.size == 0 or not axes:
         return _plainly(x, axes, plain)
     shape = x.shape
-    kept = tuple(n for a, n in enumerate(shape) if a not in axes)
+    out = tuple(n for a, n in enumerate(shape) if a not in axes)
     axes = tuple(a for a in axes if shape[a] != 1)  # an axis of length 1 parts no others
     while axes:
         last = first = axes[-1]
@@ -141,15 +141,15 @@ def _reduce_over(
             y = fold_middle(x.reshape(lead, size, trail), combine)
         x = y.reshape(rest)
         axes = tuple(a for a in axes if a < first)
-    return x.reshape(kept)
+    return x.reshape(out)
 
 
 def _plainly(x: jax.Array, axes: tuple[int, ...], plain: Reduce) -> jax.Array:
     """Reduce in one step what holds nothing, or along nothing."""
     order = [a for a in range(x.ndim) if a not in axes] + list(axes)
-    kept = tuple(x.shape[a] for a in order[: x.ndim - len(axes)])
+    out = tuple(x.shape[a] for a in order[: x.ndim - len(axes)])
     count = math.prod(x.shape[a] for a in axes)
-    return plain(lax.transpose(x, order).reshape(math.prod(kept), count)).reshape(kept)
+    return plain(lax.transpose(x, order).reshape(math.prod(out), count)).reshape(out)
 
 
 def sum_rows(x: jax.Array) -> jax.Array:
@@ -368,8 +368,8 @@ _KINDS: dict[str, Callable[[jax.Array, tuple[int, ...]], jax.Array]] = {
 def first_match(hit: jax.Array, axis: int) -> jax.Array:
     """Index of the first true entry along an axis, as int64."""
     index = lax.broadcasted_iota(jnp.int32, hit.shape, axis)
-    found = jnp.where(hit, index, np.int32(hit.shape[axis]))
-    return reduce_min(found, (axis,)).astype(jnp.int64)
+    places = jnp.where(hit, index, np.int32(hit.shape[axis]))
+    return reduce_min(places, (axis,)).astype(jnp.int64)
 
 
 def extreme_index(x: jax.Array, axis: int, *, largest: bool) -> tuple[jax.Array, jax.Array]:

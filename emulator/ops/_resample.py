@@ -34,9 +34,9 @@ def check_places(size: int, out: int) -> None:
     Raises:
         OpLimit: If one is.
     """
-    for argument, found in (("the input's size", size), ("the output's size", out)):
-        if found > _MOST_PLACES:
-            raise OpLimit(argument=argument, found=found, most=_MOST_PLACES)
+    for argument, length in (("the input's size", size), ("the output's size", out)):
+        if length > _MOST_PLACES:
+            raise OpLimit(argument=argument, found=length, most=_MOST_PLACES)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

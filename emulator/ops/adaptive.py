@@ -30,8 +30,8 @@ def _spans(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
 def _adaptive_average(x: jax.Array, size: Sequence[int | None], n: int) -> jax.Array:
     lead = x.shape[: x.ndim - n]
     if 0 in (*lead, *size):
-        kept = [x.shape[x.ndim - n + d] if out is None else out for d, out in enumerate(size)]
-        return jnp.zeros((*lead, *kept), x.dtype)
+        sizes = [x.shape[x.ndim - n + d] if out is None else out for d, out in enumerate(size)]
+        return jnp.zeros((*lead, *sizes), x.dtype)
     y = widen(x)
     for d, out in enumerate(size):
         axis = x.ndim - n + d
@@ -175,8 +175,8 @@ def _pool(
         place = place * space[d] + inside.reshape(shape)
     place = merged(jnp.broadcast_to(place, (*lead, *out, *kernel)), len(lead))
     flat = merged(x, len(lead))
-    found = jnp.take_along_axis(lax.stop_gradient(flat), place, axis=-1)
-    taps = found.reshape((*lead, *out, math.prod(kernel)))
+    entries = jnp.take_along_axis(lax.stop_gradient(flat), place, axis=-1)
+    taps = entries.reshape((*lead, *out, math.prod(kernel)))
     missing = taps != taps
     number = lax.broadcasted_iota(np.int32, taps.shape, taps.ndim - 1)
     # The first maximum, or the last NaN, as torch scans.

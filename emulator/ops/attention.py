@@ -161,20 +161,20 @@ def scaled_dot_product_attention(
     whole = (*jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2]), queries, keys)
     factors = drop_factors(whole, widen(q).dtype, dropout_p, seed, stream, op=_NAME)
 
-    def of_queries(begin: int, end: int, seen: int) -> jax.Array:
-        """The results of some queries, which see no key from ``seen`` on."""
-        scores = matmul_wide(q[..., begin:end, :], jnp.swapaxes(k[..., :seen, :], -1, -2)) * factor
+    def of_queries(begin: int, end: int, stop: int) -> jax.Array:
+        """The results of some queries, which see no key from ``stop`` on."""
+        scores = matmul_wide(q[..., begin:end, :], jnp.swapaxes(k[..., :stop, :], -1, -2)) * factor
         minus = jnp.asarray(-jnp.inf, scores.dtype)
         if is_causal:
-            scores = jnp.where(jnp.tri(end - begin, seen, begin, dtype=bool), scores, minus)
+            scores = jnp.where(jnp.tri(end - begin, stop, begin, dtype=bool), scores, minus)
         if attn_mask is not None:
             if attn_mask.dtype == jnp.bool_:
                 scores = jnp.where(attn_mask, scores, minus)
             else:
                 scores = scores + widen(attn_mask)
         p = _softmax_along(_safe, scores, -1)
-        p = p if factors is None else p * factors[..., begin:end, :seen]
-        return matmul_wide(p.astype(q.dtype), v[..., :seen, :]).astype(q.dtype)
+        p = p if factors is None else p * factors[..., begin:end, :stop]
+        return matmul_wide(p.astype(q.dtype), v[..., :stop, :]).astype(q.dtype)
 
     blocks = causal_blocks(queries, keys) if is_causal and attn_mask is None else ()
     parts = [of_queries(*block) for block in blocks or ((0, queries, keys),)]

@@ -102,8 +102,8 @@ def _shift_right(x: jax.Array, bits: jax.Array) -> jax.Array:
     all_out = (bits < 0) | (bits >= size)
     signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
     shift = lax.shift_right_arithmetic if signed else lax.shift_right_logical
-    kept = shift(x, jnp.where(all_out, size - 1, bits))
-    return kept if signed else jnp.where(all_out, 0, kept)
+    result = shift(x, jnp.where(all_out, size - 1, bits))
+    return result if signed else jnp.where(all_out, 0, result)
 
 
 _SHIFTS: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
@@ -147,8 +147,8 @@ def isin(
     del assume_unique  # only a hint
     dtype = result_type(elements, test_elements)
     flat = jnp.asarray(cast(test_elements, dtype)).reshape(-1)
-    found = jnp.any(jnp.asarray(cast(elements, dtype))[..., None] == flat, axis=-1)
-    return ~found if invert else found
+    hit = jnp.any(jnp.asarray(cast(elements, dtype))[..., None] == flat, axis=-1)
+    return ~hit if invert else hit
 
 
 @op("aten.isclose.default", cheap=True, differentiable=False, complex=True)

@@ -86,10 +86,8 @@ def _transposed(
     """The input gradient of the convolution that goes the other way."""
     # Output padding takes from the padding at the end; then come elements that a stride skips. What
     # lies beyond no window reaches: zeros.
-    taken = tuple(map(min, output_padding, padding))
-    read = tuple(
-        t + min(o - t, s - 1) for t, o, s in zip(taken, output_padding, stride, strict=True)
-    )
+    cut = tuple(map(min, output_padding, padding))
+    read = tuple(t + min(o - t, s - 1) for t, o, s in zip(cut, output_padding, stride, strict=True))
     size = tuple(
         (n - 1) * s - 2 * p + d * (k - 1) + r + 1
         for n, s, p, d, k, r in zip(
@@ -101,7 +99,7 @@ def _transposed(
         stride=stride,
         dilation=dilation,
         low=padding,
-        high=tuple(p - t for p, t in zip(padding, taken, strict=True)),
+        high=tuple(p - t for p, t in zip(padding, cut, strict=True)),
         out=x.shape[2:],
     )
     y = _transposed_conv(x, w, window, groups, size)

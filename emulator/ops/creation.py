@@ -175,7 +175,7 @@ def eye(n: int, m: int | None = None, *, dtype: DType | None = None) -> jax.Arra
     return (rows == columns).astype(stated_dtype(dtype))
 
 
-def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
+def _equal_steps(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
     """Equal steps counted from the nearer end, as torch counts them."""
     start, end = jnp.asarray(start).astype(wide), jnp.asarray(end).astype(wide)
     if steps <= 1:
@@ -196,7 +196,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) ->
     """``steps`` numbers at equal distances, both ends included."""
     kind = stated_dtype(dtype)
     wide = kind if is_inexact(kind) else np.float64
-    return _spaced(start, end, steps, wide).astype(kind)
+    return _equal_steps(start, end, steps, wide).astype(kind)
 
 
 @_counted(
@@ -210,7 +210,7 @@ def logspace(
     """Powers of a base whose exponents lie at equal distances."""
     kind = stated_dtype(dtype)
     wide = np.complex128 if is_complex(kind) else np.float64
-    return jnp.power(constant(base, wide), _spaced(start, end, steps, wide)).astype(kind)
+    return jnp.power(constant(base, wide), _equal_steps(start, end, steps, wide)).astype(kind)
 
 
 _MOST_OF_RECTANGLE = 2**28

@@ -55,8 +55,8 @@ def _count(
     for d, edge in enumerate(edges):
         values = points[:, d]
         inside &= (values >= edge[0]) & (values <= edge[-1])
-        found = jnp.searchsorted(edge, values, side="right").astype(np.int64) - 1
-        place = place * sizes[d] + jnp.clip(found, 0, sizes[d] - 1)
+        cell = jnp.searchsorted(edge, values, side="right").astype(np.int64) - 1
+        place = place * sizes[d] + jnp.clip(cell, 0, sizes[d] - 1)
     share = jnp.ones(points.shape[0], points.dtype) if weight is None else weight.reshape(-1)
     share = jnp.where(inside, share, 0).astype(points.dtype)
     counts = jnp.zeros(math.prod(sizes), points.dtype).at[place].add(share).reshape(sizes)

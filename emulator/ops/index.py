@@ -124,8 +124,8 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     ]
     common = [jnp.broadcast_shapes((a,), (b,))[0] for a, b in rest]
     sizes = [x.shape[d] if d == axis else n for d, n in enumerate(common)]
-    wanted = [indices.shape[d] if d == axis else n for d, n in enumerate(common)]
-    index = jnp.mod(broadcast_to(indices, wanted), x.shape[axis])
+    index_sizes = [indices.shape[d] if d == axis else n for d, n in enumerate(common)]
+    index = jnp.mod(broadcast_to(indices, index_sizes), x.shape[axis])
     return gather(broadcast_to(x, sizes), axis, index)
 
 
@@ -139,10 +139,10 @@ def masked_index(x: jax.Array, mask: jax.Array, indices: Indices, fill: float) -
     if not x.size:
         named = [i is not None for i in indices] + [False] * (x.ndim - len(indices))
         sizes = [max(n, 1) if at else n for n, at in zip(x.shape, named, strict=True)]
-        found = index(jnp.zeros(sizes, x.dtype), safe)
-        return jnp.full(found.shape, constant(fill, x.dtype))
-    found = index(x, safe)
-    return jnp.where(mask, found, constant(fill, x.dtype))
+        entries = index(jnp.zeros(sizes, x.dtype), safe)
+        return jnp.full(entries.shape, constant(fill, x.dtype))
+    entries = index(x, safe)
+    return jnp.where(mask, entries, constant(fill, x.dtype))
 
 
 @op("aten.nonzero_static.default", differentiable=False, cheap=False, moves=True, complex=False)
@@ -150,8 +150,8 @@ def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Arra
     """Coordinates of the first ``size`` nonzero elements; ``fill_value`` where there are fewer."""
     if x.ndim == 0:
         return jnp.zeros((size, 0), np.int64)
-    found = jnp.nonzero(x, size=size, fill_value=fill_value)
-    return jnp.stack(found, axis=1).astype(np.int64)
+    places = jnp.nonzero(x, size=size, fill_value=fill_value)
+    return jnp.stack(places, axis=1).astype(np.int64)
 
 
 @op(
@@ -313,9 +313,9 @@ def _bag_maximum(
     first = last.at[bag].min(jnp.where(hit, place, np.int32(count)))
     empty = first == count
     first = jnp.where(empty, 0, first)
-    found = jnp.take_along_axis(rows, first, axis=0)
+    values = jnp.take_along_axis(rows, first, axis=0)
     chosen = jnp.where(empty, 0, indices[first])
-    return jnp.where(empty, 0, found), chosen
+    return jnp.where(empty, 0, values), chosen
 
 
 _ROUND = 1e-7
@@ -336,15 +336,13 @@ def embedding_renorm(
         max_norm: The longest that a row may be.
         norm_type: Which norm, as for ``linalg_vector_norm``.
     """
-    return _renormed(float(max_norm), float(norm_type), weight, indices)
+    return _renorm(float(max_norm), float(norm_type), weight, indices)
 
 
 @with_gradient(
     lambda max_norm, norm_type, saved, g: (g, None), saves=lambda *_: None, static=(0, 1)
 )
-def _renormed(
-    max_norm: float, norm_type: float, weight: jax.Array, indices: jax.Array
-) -> jax.Array:
+def _renorm(max_norm: float, norm_type: float, weight: jax.Array, indices: jax.Array) -> jax.Array:
     flat = indices.reshape(-1)
     rows = take_slices(weight, flat, 0)
     norm = vector_norm(rows, norm_type, 1, True).astype(jnp.float64)

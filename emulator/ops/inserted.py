@@ -135,8 +135,8 @@ def custom_gradient(
         del inputs
         return results, reads
 
-    def backward(kept: Arrays, cotangents: Any) -> tuple[None, Arrays, None]:
-        return None, gradient(tuple(cotangents), kept), None
+    def backward(reads: Arrays, cotangents: Any) -> tuple[None, Arrays, None]:
+        return None, gradient(tuple(cotangents), reads), None
 
     passed.defvjp(forward, backward)
     return tuple(passed(tuple(results), tuple(inputs), tuple(reads)))

@@ -204,7 +204,7 @@ def _register_nearest(name: str, offset: float) -> None:
         return run(x, list(size), _one_each(size, scales))
 
 
-def _kept(make: MakeTable) -> MakeTable:
+def _or_copy(make: MakeTable) -> MakeTable:
     """Copy an axis that keeps its size: torch skips its pass, but not that of the gradient."""
 
     def skipping(size: int, out: int, scale: float | None, real: Any) -> Table:
@@ -220,7 +220,7 @@ def _register_aligned(
 
     def run(x: jax.Array, size: list[int], scales: list[float | None], align: bool) -> jax.Array:
         make = of(align)
-        return _interpolate(x, size, scales, _kept(make) if antialias else make, make)
+        return _interpolate(x, size, scales, _or_copy(make) if antialias else make, make)
 
     @op(f"aten.{name}.vec", reads=(), flops=("results", flops))
     def vec(

@@ -34,8 +34,8 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         shape = (*x.shape[:-1], weight.shape[0])
         if x.dtype in LOW:
-            given = () if bias is None else (bias,)
-            return rounded("ni,oi->no", bool(given), rows, weight, *given).reshape(shape)
+            biases = () if bias is None else (bias,)
+            return rounded("ni,oi->no", bool(biases), rows, weight, *biases).reshape(shape)
         y = contract("ni,oi->no", rows, weight).reshape(shape)
     return (y if bias is None else y + broadcast_to(widen(bias), y.shape)).astype(x.dtype)
 
@@ -130,8 +130,8 @@ def tensordot(
             a = reduce_kept(a, (i,)) if b.shape[j] == 1 else a
             b = reduce_kept(b, (j,)) if a.shape[i] == 1 else b
         right[j] = left[i]
-    kept = [c for c in left if c not in right] + [c for c in right if c not in left]
-    spec = f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
+    free = [c for c in left if c not in right] + [c for c in right if c not in left]
+    spec = f"{''.join(left)},{''.join(right)}->{''.join(free)}"
     return contract(spec, a, b).astype(a.dtype)
 
 
@@ -281,20 +281,20 @@ def _blocks(offsets: jax.Array, rows: int) -> tuple[jax.Array, jax.Array, jax.Ar
     group = jnp.minimum(jnp.searchsorted(used, block, side="right"), groups - 1)
     begin = starts[group] + (block - first[group]) * size
     row = begin[:, None] + jnp.arange(size, dtype=jnp.int32)
-    taken = (row < ends[group][:, None]) & (block < used[-1])[:, None]
+    valid = (row < ends[group][:, None]) & (block < used[-1])[:, None]
 
     every = jnp.arange(rows, dtype=jnp.int32)
     owner = jnp.minimum(jnp.searchsorted(ends, every, side="right"), groups - 1)
     slot = first[owner] * size + every - starts[owner]
-    return group, jnp.where(taken, row, 0), taken, jnp.where(every < ends[-1], slot, -1)
+    return group, jnp.where(valid, row, 0), valid, jnp.where(every < ends[-1], slot, -1)
 
 
 def _rows(x: jax.Array, weight: jax.Array, offsets: jax.Array) -> jax.Array:
     dtype = compute_dtype(x.dtype)
     if not x.shape[0] or not weight.shape[0]:
         return jnp.zeros((x.shape[0], weight.shape[2]), dtype)
-    group, row, taken, slot = _blocks(offsets, x.shape[0])
-    padded = jnp.where(taken[:, :, None], x[row], 0)
+    group, row, valid, slot = _blocks(offsets, x.shape[0])
+    padded = jnp.where(valid[:, :, None], x[row], 0)
     y = contract("bsi,bio->bso", padded, weight[group]).reshape(-1, weight.shape[2])
     return jnp.where((slot >= 0)[:, None], y[jnp.maximum(slot, 0)], 0)
 
@@ -303,9 +303,9 @@ def _sums(a: jax.Array, b: jax.Array, offsets: jax.Array) -> jax.Array:
     groups = offsets.shape[0]
     if not b.shape[0] or not groups:
         return jnp.zeros((groups, a.shape[1], b.shape[1]), compute_dtype(a.dtype))
-    group, row, taken, _ = _blocks(offsets, b.shape[0])
-    left = jnp.where(taken[:, :, None], a[row], 0)
-    right = jnp.where(taken[:, :, None], b[row], 0)
+    group, row, valid, _ = _blocks(offsets, b.shape[0])
+    left = jnp.where(valid[:, :, None], a[row], 0)
+    right = jnp.where(valid[:, :, None], b[row], 0)
     return jax.ops.segment_sum(contract("bsm,bsn->bmn", left, right), group, groups)
 
 

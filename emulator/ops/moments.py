@@ -120,16 +120,16 @@ def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
 
 def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array]:
     x, y = saved
-    kept = kept_shape(x.shape, axes)
-    return (g.reshape(kept) * lax.exp(x - y.reshape(kept)),)
+    shape = kept_shape(x.shape, axes)
+    return (g.reshape(shape) * lax.exp(x - y.reshape(shape)),)
 
 
 @with_gradient(_logsumexp_backward, saves=lambda y, x, *_: (x, y), static=(1,))
 def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
-    kept = kept_shape(x.shape, axes)
+    shape = kept_shape(x.shape, axes)
     peak = reduce_max(lax.real(x) if is_complex(x.dtype) else x, axes)
     peak = jnp.where(jnp.isinf(peak), 0, peak)
-    return lax.log(reduce_sum(lax.exp(x - reshaped(peak, kept)), axes)) + peak
+    return lax.log(reduce_sum(lax.exp(x - reshaped(peak, shape)), axes)) + peak
 
 
 @_reduction("aten.linalg_vector_norm.default", flops=("input", 0, 2))
@@ -191,8 +191,8 @@ def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
 def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.Array]:
     """torch's ``norm_backward``."""
     x, y = saved
-    kept = kept_shape(x.shape, axes)
-    y, g, size = y.reshape(kept), g.reshape(kept), jnp.abs(x)
+    shape = kept_shape(x.shape, axes)
+    y, g, size = y.reshape(shape), g.reshape(shape), jnp.abs(x)
     if p == 0:
         return (jnp.zeros_like(x),)
     if p == 1:
@@ -201,7 +201,7 @@ def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.
         return (jnp.where(y == 0, 0, x * (g / y)),)
     if math.isinf(p):
         hit = ((size == y) | (x != x)).astype(x.dtype)
-        return (slopes.sign(x) * hit * (g / reduce_sum(hit, axes).reshape(kept)),)
+        return (slopes.sign(x) * hit * (g / reduce_sum(hit, axes).reshape(shape)),)
     power = lax.pow(size, lax.full_like(size, p - 1)) * slopes.sign(x)
     scale = g * lax.pow(y, lax.full_like(y, 1 - p))
     return (jnp.where((y == 0) | (x == 0), 0, power * scale),)

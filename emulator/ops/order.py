@@ -217,8 +217,8 @@ def _search(
         return jnp.searchsorted(edges, query, side=side).astype(kind)
     lines = rows_of(query)
     rows = rows_of(edges)
-    found = jax.vmap(lambda e, v: jnp.searchsorted(e, v, side=side))(rows, lines)
-    return found.reshape(query.shape).astype(kind)
+    places = jax.vmap(lambda e, v: jnp.searchsorted(e, v, side=side))(rows, lines)
+    return places.reshape(query.shape).astype(kind)
 
 
 @op(

@@ -169,9 +169,9 @@ def _dropout(x: jax.Array, p: Any, seed: jax.Array, stream: int) -> tuple[jax.Ar
         return x, jnp.ones(x.shape, bool)
     rate = lax.stop_gradient(jnp.asarray(p))
     keep = uniform(seed, stream, x.shape) >= rate.astype(np.float32)
-    kept = jnp.where(rate < 1, 1 - rate, 1)
+    share = jnp.where(rate < 1, 1 - rate, 1)
     wide = compute_dtype(x.dtype)
-    scale = jnp.where(rate < 1, 1 / kept, 0).astype(wide)
+    scale = jnp.where(rate < 1, 1 / share, 0).astype(wide)
     return jnp.where(keep, x.astype(wide) * scale, 0).astype(x.dtype), keep
 
 
@@ -295,6 +295,6 @@ def drop_factors(
     if seed is None:
         raise MissingSeed(op=op)
     p = jax.lax.stop_gradient(jnp.asarray(rate, jnp.float32))
-    kept = uniform(seed, stream, tuple(shape), jnp.float32) >= p
+    keep = uniform(seed, stream, tuple(shape), jnp.float32) >= p
     scale = jnp.where(p < 1, 1 / jnp.where(p < 1, 1 - p, 1), 0)
-    return jnp.where(kept, scale, 0).astype(dtype)
+    return jnp.where(keep, scale, 0).astype(dtype)

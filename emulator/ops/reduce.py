@@ -40,7 +40,7 @@ Axes = tuple[int, ...]
 _reduction = partial(op, flops=("input", 0, 1), fusing=Fusing.REDUCES)
 
 
-def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
+def _sum_dtype(dtype: DType | None, x: jax.Array) -> np.dtype:
     """The dtype of a sum: as asked, else int64 for integers, else the array's own."""
     if dtype is not None:
         return TO_NUMPY[dtype]
@@ -54,7 +54,7 @@ def sum_(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
     """Sum; integers and booleans give int64; half types are summed in float32."""
-    axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
+    axes, out = normalize_axes(dim, x.ndim), _sum_dtype(dtype, x)
     total = reduce_sum(x.astype(compute_dtype(out)), axes).astype(out)
     return shaped(total, x, axes, keepdim)
 
@@ -64,7 +64,7 @@ def mean(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
     """Arithmetic mean."""
-    axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
+    axes, out = normalize_axes(dim, x.ndim), _sum_dtype(dtype, x)
     count = math.prod(x.shape[a] for a in axes)
     total = reduce_sum(x.astype(compute_dtype(out)), axes)
     return shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
@@ -93,7 +93,7 @@ def prod(
     x: jax.Array, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
     """Product; integers and booleans give int64; its gradient is right beside zeros."""
-    axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
+    axes, out = normalize_axes(dim, x.ndim), _sum_dtype(dtype, x)
     product = jnp.prod(x.astype(compute_dtype(out)), axis=axes, dtype=compute_dtype(out))
     return shaped(product.astype(out), x, axes, keepdim)
 
@@ -136,11 +136,11 @@ def _extreme_backward(
     """
     del largest
     x, value = saved
-    kept, wide = kept_shape(x.shape, axes), compute_dtype(x.dtype)
-    spread = value.reshape(kept)
+    shape, wide = kept_shape(x.shape, axes), compute_dtype(x.dtype)
+    spread = value.reshape(shape)
     hit = (x == spread) | (x != x) if nan_hits else x == spread
-    count = reduce_sum(hit.astype(wide), axes).reshape(kept)
-    share = g.reshape(kept).astype(wide) / count
+    count = reduce_sum(hit.astype(wide), axes).reshape(shape)
+    share = g.reshape(shape).astype(wide) / count
     grad = jnp.where(hit, share, 0)
     if not nan_hits:
         grad = jnp.where(spread != spread, np.nan, grad)
@@ -234,8 +234,8 @@ def _register_truth(name: str, function: Callable[..., jax.Array]) -> None:
     @op(f"aten._is_{name}_true.default", differentiable=False, flops=("input", 0, 1))
     def lower(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
         axes = normalize_axes(dim, x.ndim)
-        found = function(x.astype(bool), axis=axes)
-        return shaped(found.astype(np.uint8) if x.dtype == np.uint8 else found, x, axes, keepdim)
+        result = function(x.astype(bool), axis=axes)
+        return shaped(result.astype(np.uint8) if x.dtype == np.uint8 else result, x, axes, keepdim)
 
 
 _register_truth("any", jnp.any)
@@ -245,7 +245,7 @@ _register_truth("all", jnp.all)
 @op("aten.cumsum.default", reads=(), complex=True, flops=("input", 0, 1), ranges=("total",))
 def cumsum(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     """Running sum; integers give int64."""
-    out = _accumulated(dtype, x)
+    out = _sum_dtype(dtype, x)
     if x.ndim == 0:
         return x.astype(out)
     return lax.cumsum(x.astype(compute_dtype(out)), normalize_axis(dim, x.ndim)).astype(out)
@@ -254,7 +254,7 @@ def cumsum(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
 @op("aten.cumprod.default", reads=(0,), complex=True, flops=("input", 0, 1))
 def cumprod(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     """Running product; integers give int64; its gradient is right beside zeros."""
-    out = _accumulated(dtype, x)
+    out = _sum_dtype(dtype, x)
     if x.ndim == 0:
         return x.astype(out)
     return lax.cumprod(x.astype(compute_dtype(out)), normalize_axis(dim, x.ndim)).astype(out)

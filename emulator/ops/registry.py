@@ -101,7 +101,7 @@ def op(
     Raises:
         DuplicateOp: If a name is taken.
     """
-    stated = _implied(facts) | facts
+    stated = _implied_facts(facts) | facts
 
     def register(lower: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -132,7 +132,7 @@ of_matrices = partial(op, reads=(0,), complex=True, counted=False)
 """:func:`op` of factors of matrices and what is made of them: nobody has counted what they take."""
 
 
-def _implied(facts: StatedFacts) -> StatedFacts:
+def _implied_facts(facts: StatedFacts) -> StatedFacts:
     """What follows from the facts that are stated of an op."""
     if facts.get("view") or facts.get("moves"):
         cheap = facts.get("reads", ()) == ()

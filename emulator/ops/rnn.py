@@ -74,16 +74,16 @@ def _scan_forward(
 
     def step(state: State, gates: jax.Array) -> tuple[State, tuple[State, jax.Array]]:
         gh = recurrent_gates(state[0], turned)
-        new, kept = compile_apart(_advanced(cell), gates, gh, bias, state)
-        return new, (new, kept)
+        new, residual = compile_apart(_step_of(cell), gates, gh, bias, state)
+        return new, (new, residual)
 
-    final, (states, kept) = lax.scan(step, state, gx, reverse=reverse)
-    gates = (kept,) if cell in _ADDITIVE else (gx, kept)
+    final, (states, residuals) = lax.scan(step, state, gx, reverse=reverse)
+    gates = (residuals,) if cell in _ADDITIVE else (gx, residuals)
     return (states[0], final), (gates, states, state, weight)
 
 
 @cache
-def _advanced(
+def _step_of(
     cell: Cell,
 ) -> Callable[[jax.Array, jax.Array, jax.Array, State], tuple[State, jax.Array]]:
     """A step's new state, and what the backward pass needs beside the input gates."""

@@ -54,7 +54,7 @@ def scatter_reduce(
     line, index = as_line(x, index)
     key = scatter_key(line, dim, index)
     values = head_of(src, index).astype(x.dtype)
-    return _reduced(line, values, key, reduce, include_self).reshape(x.shape)
+    return _reduce_into(line, values, key, reduce, include_self).reshape(x.shape)
 
 
 @op("aten.index_reduce.default", reads=(0, 2, 3), flops=("input", 3, 1), indices="along")
@@ -73,7 +73,7 @@ def index_reduce(
     shape = tuple(-1 if a == axis else 1 for a in range(source.ndim))
     places = jnp.broadcast_to(index.reshape(shape), source.shape)
     key = scatter_key(line, axis, in_bounds(places, line.shape[axis]))
-    return _reduced(line, source.astype(x.dtype), key, reduce, include_self).reshape(x.shape)
+    return _reduce_into(line, source.astype(x.dtype), key, reduce, include_self).reshape(x.shape)
 
 
 def _start(dtype: Any, reduce: str) -> np.ndarray:
@@ -113,7 +113,7 @@ def _reduced_backward(reduce: str, include_self: bool, saved: Any, g: jax.Array)
 @with_gradient(
     _reduced_backward, saves=lambda out, x, values, key, *_: (x, values, key, out), static=(3, 4)
 )
-def _reduced(
+def _reduce_into(
     x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
 ) -> jax.Array:
     base = x if include_self else written(x, key, _start(x.dtype, reduce))
@@ -132,12 +132,12 @@ def _product_slopes(
 ) -> tuple[jax.Array, jax.Array]:
     """Products of all other factors: right beside one zero, zero beside several."""
     whole = jnp.where(x == 0, 1, x)
-    others = _reduced(whole, values, key, "prod", include_self)
+    others = _reduce_into(whole, values, key, "prod", include_self)
     dx = g * others / whole
     zero = values == 0
     zeros = read_at(added(jnp.zeros_like(x), key, zero.astype(x.dtype)), key)
     single = zero & (zeros == 1)
-    without = _reduced(x, jnp.where(single, 1, values), key, "prod", include_self)
+    without = _reduce_into(x, jnp.where(single, 1, values), key, "prod", include_self)
     beside = read_at(g * without, key)
     plain = read_at(g * out, key) / jnp.where(zero, 1, values)
     return dx, jnp.where(single, beside, jnp.where(zero, 0, plain))
@@ -172,7 +172,7 @@ def _reduce(x: jax.Array, ends: jax.Array, reduce: str, initial: float | None) -
     if reduce in ("max", "min"):
         return _extremes(x, run, start, reduce == "max")
     spill = jnp.concatenate([start, start[:1] if runs else jnp.zeros((1, *x.shape[1:]), x.dtype)])
-    out = _reduced(spill, x, (run,), "prod" if reduce == "prod" else "sum", True)[:runs]
+    out = _reduce_into(spill, x, (run,), "prod" if reduce == "prod" else "sum", True)[:runs]
     if reduce != "mean":
         return out
     sizes = (ends[1:] - ends[:-1]).reshape(-1, *(1,) * (x.ndim - 1))

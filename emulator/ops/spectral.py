@@ -24,7 +24,7 @@ def _diagonal(x: jax.Array) -> jax.Array:
     return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
 
 
-def _made_finite(a: jax.Array, read: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _as_finite(a: jax.Array, read: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Zeros for each matrix of which something read is not finite: LAPACK may never end there.
 
     Args:
@@ -85,7 +85,7 @@ def _svd_backward(full: bool, saved: Factors, cotangents: Factors) -> tuple[jax.
 def _svd(a: jax.Array, full: bool) -> Factors:
     if 0 in a.shape:
         return _empty_svd(a, full)
-    a, finite = _made_finite(a, a)
+    a, finite = _as_finite(a, a)
     u, s, vh = jnp.linalg.svd(a, full_matrices=full)
     return _or_nan(finite, u), _or_nan(finite[..., 0], s), _or_nan(finite, vh)
 
@@ -140,7 +140,7 @@ def _eigh_backward(lower: bool, saved: Pair, cotangents: Pair) -> tuple[jax.Arra
 def _eigh(a: jax.Array, lower: bool) -> Pair:
     if a.size == 0:
         return jnp.zeros(a.shape[:-1], real_type(a.dtype)), jnp.zeros(a.shape, a.dtype)
-    a, finite = _made_finite(a, jnp.tril(a) if lower else jnp.triu(a))
+    a, finite = _as_finite(a, jnp.tril(a) if lower else jnp.triu(a))
     values, vectors = jnp.linalg.eigh(a, UPLO="L" if lower else "U", symmetrize_input=False)
     return _or_nan(finite[..., 0], values), _or_nan(finite, vectors)
 
@@ -168,12 +168,12 @@ def _pinv_backward(hermitian: bool, saved: Pair, g: jax.Array) -> tuple[jax.Arra
 def _pinv(a: jax.Array, cut: jax.Array, hermitian: bool) -> jax.Array:
     if hermitian:
         values, vectors = _eigh(a, True)
-        kept = jnp.abs(values) > cut[..., None]
-        inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+        mask = jnp.abs(values) > cut[..., None]
+        inverse = jnp.where(mask, 1 / jnp.where(mask, values, 1), 0)
         return _mm(vectors * inverse[..., None, :], adjoint(vectors))
     u, s, vh = _svd(a, False)
-    kept = s > cut[..., None]
-    inverse = jnp.where(kept, 1 / jnp.where(kept, s, 1), 0)
+    mask = s > cut[..., None]
+    inverse = jnp.where(mask, 1 / jnp.where(mask, s, 1), 0)
     return _mm(adjoint(vh) * inverse[..., None, :], adjoint(u))
 
 

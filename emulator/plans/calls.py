@@ -80,9 +80,9 @@ def direct_call(compiled: Any) -> Callable[..., Any]:
         ``SLOW.under_way``, once the results are stored.
     """
     executable, parameters = compiled._executable, compiled._params
-    found = executable.create_cpp_call(parameters._replace(executable=_Announced(executable)))
-    if found is not None:
-        return found
+    function = executable.create_cpp_call(parameters._replace(executable=_Announced(executable)))
+    if function is not None:
+        return function
 
     def call(*arrays: Any) -> Any:  # jax has no C function for programs with effects
         SLOW.begin()
@@ -167,8 +167,8 @@ def joint_call(
 
         SLOW.begin()  # what is donated is gone, and the results are not stored yet
         pairs = zip(names, arrays, strict=True)
-        given: dict[str, np.ndarray] = {n: a for n, a in pairs if isinstance(a, np.ndarray)}
-        return processes.run(operation, own_part, given)
+        inputs: dict[str, np.ndarray] = {n: a for n, a in pairs if isinstance(a, np.ndarray)}
+        return processes.run(operation, own_part, inputs)
 
     return run
 

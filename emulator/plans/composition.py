@@ -58,24 +58,24 @@ def composed(made_of: Composition) -> Callable[..., tuple[jax.Array, ...]]:
     """
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        given = dict(zip(made_of.signature.takes, arrays, strict=True))
-        state = _regions_of(made_of, given)
+        buffers = dict(zip(made_of.signature.takes, arrays, strict=True))
+        state = _regions_of(made_of, buffers)
         before = dict(state)
         settled = _run_steps(made_of, state)
         if checks := made_of.variant.checks & state.keys():
             changed = (made_of.footprint.writes | checks) & state.keys() - settled
             written = {region: state[region] for region in sorted(changed)}
             state.update(held_back(made_of.program, checks, before, written))
-        found = tuple([state[entry.key] for entry in made_of.watched])
-        return (*_buffers_of(made_of, given, state), *found)
+        reports = tuple([state[entry.key] for entry in made_of.watched])
+        return (*_buffers_of(made_of, buffers, state), *reports)
 
     return run
 
 
-def _regions_of(made_of: Composition, given: dict[int, jax.Array]) -> State:
+def _regions_of(made_of: Composition, buffers: dict[int, jax.Array]) -> State:
     """Device memory by region, from buffers."""
     state: State = {}
-    for home, array in given.items():
+    for home, array in buffers.items():
         bucket = made_of.buffer_map.bucket(home)
         if bucket is None:
             state[home] = array
@@ -115,7 +115,7 @@ def _run_steps(made_of: Composition, state: State) -> set[int]:
 
 
 def _buffers_of(
-    made_of: Composition, given: dict[int, jax.Array], state: State
+    made_of: Composition, buffers: dict[int, jax.Array], state: State
 ) -> tuple[jax.Array, ...]:
     """The buffers to give back, from device memory by region."""
     results: list[jax.Array] = []
@@ -125,7 +125,7 @@ def _buffers_of(
             results.append(state[home])
         else:
             new = {r: state[r] for r in bucket.regions if r in made_of.footprint.writes}
-            results.append(pack(bucket, given[home], new))
+            results.append(pack(bucket, buffers[home], new))
     return tuple(results)
 
 

@@ -162,13 +162,13 @@ class SharedExecutables:
         return twin, dict(zip(theirs, mine, strict=True))
 
     def _regions_of(self, index: int) -> tuple[int, ...]:
-        found = self._regions.get(index)
-        if found is None:
+        regions = self._regions.get(index)
+        if regions is None:
             if self._structures is None:
                 self._structures = Structures(self._program)
-            found = self._structures.of(self._program.sections[index]).regions
-            self._regions[index] = found
-        return found
+            regions = self._structures.of(self._program.sections[index]).regions
+            self._regions[index] = regions
+        return regions
 
     def _facts(self, index: int, regions: Sequence[int], variant: Variant) -> tuple[object, ...]:
         """Facts that an executable depends on besides the structure, region by region."""

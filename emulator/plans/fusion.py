@@ -98,17 +98,17 @@ class _Planner:
         self._results = {*variables(flat.results)}
         self._weights = [weight_of(eqn) for eqn in flat.eqns]
         self._numbers = count(1)
-        self._remakes = self._found_remakes()
-        self._cut = self._found_cuts()
+        self._remakes = self._find_remakes()
+        self._cut = self._find_cuts()
 
     def chosen(self) -> set[Any]:
         """Values that are made once; each is looked at when all of its readers are known."""
-        wanted: dict[Any, _Kernels] = dict.fromkeys(self._results, _FROM_MEMORY)
+        readers: dict[Any, _Kernels] = dict.fromkeys(self._results, _FROM_MEMORY)
         chosen: set[Any] = set()
         for number in reversed(range(len(self._steps))):
             eqn, fusing = self._steps[number]
             # Of a value that is split, each part is made for its own readers.
-            kernels = max([wanted.pop(v, _NONE) for v in eqn.outvars], key=len)
+            kernels = max([readers.pop(v, _NONE) for v in eqn.outvars], key=len)
             if fusing is Fusing.READER:
                 once = len(eqn.outvars) == 1 and self._is_better_once(number, kernels)
                 if once:
@@ -121,7 +121,7 @@ class _Planner:
             for place, v in enumerate(eqn.invars):
                 if not isinstance(v, Literal):
                     wants = self._read(eqn, fusing, place, kernels)
-                    wanted[v] = _joined(wanted.get(v, _NONE), wants)
+                    readers[v] = _joined(readers.get(v, _NONE), wants)
         return chosen
 
     def _read(self, eqn: Any, fusing: Fusing, place: int, kernels: _Kernels) -> _Kernels:
@@ -152,21 +152,21 @@ class _Planner:
             return read >= size
         return len(kernels) * read > read + (_WRITTEN + len(kernels)) * size
 
-    def _found_remakes(self) -> dict[Any, _Remake | None]:
+    def _find_remakes(self) -> dict[Any, _Remake | None]:
         """What it takes to make each value that XLA can fuse; None where that is too much."""
         in_memory = set(self._results)
         for eqn, fusing in self._steps:
             if fusing is Fusing.ALONE:
                 in_memory.update(variables(eqn.invars))
-        found: dict[Any, _Remake | None] = {}
+        remakes: dict[Any, _Remake | None] = {}
         for number, (eqn, fusing) in enumerate(self._steps):
             if fusing is Fusing.READER:
-                remake = self._remake(number, found, in_memory)
-                found.update(dict.fromkeys(eqn.outvars, remake))
-        return found
+                remake = self._remake(number, remakes, in_memory)
+                remakes.update(dict.fromkeys(eqn.outvars, remake))
+        return remakes
 
     def _remake(
-        self, number: int, found: Mapping[Any, _Remake | None], in_memory: set[Any]
+        self, number: int, before: Mapping[Any, _Remake | None], in_memory: set[Any]
     ) -> _Remake | None:
         eqn, _ = self._steps[number]
         operations = {number} if self._weights[number] else set[int]()
@@ -174,9 +174,9 @@ class _Planner:
         for v in variables(eqn.invars):
             if v in self._sources:
                 continue
-            known = found.get(v)
+            known = before.get(v)
             is_number = bool(eqn.outvars[0].aval.shape) and not v.aval.shape
-            if v not in found or is_number or (v in in_memory and (known is None or known.weight)):
+            if v not in before or is_number or (v in in_memory and (known is None or known.weight)):
                 more = {v: bytes_of(eqn.outvars[:1] if is_partial(eqn) else [v])}
             elif known is None:
                 return None
@@ -190,19 +190,19 @@ class _Planner:
             return None
         return _Remake(operations=frozenset(operations), weight=weight, reads=reads)
 
-    def _found_cuts(self) -> set[Any]:
+    def _find_cuts(self) -> set[Any]:
         """Values without which a kernel would read too many others."""
         operands: dict[Any, frozenset[Any]] = dict.fromkeys(self._sources, frozenset())
-        found: set[Any] = set()
+        cuts: set[Any] = set()
         for eqn, fusing in self._steps:
             if fusing is Fusing.READER and len(eqn.outvars) == 1:
                 reads = [operands.get(v, {v}) for v in variables(eqn.invars)]
                 read = frozenset[Any]().union(*reads)
                 if len(read) > _MOST_OPERANDS:
-                    found.update(eqn.outvars)
+                    cuts.update(eqn.outvars)
                 else:
                     operands[eqn.outvars[0]] = read
-        return found
+        return cuts
 
     def _own_kernel(self) -> _Kernels:
         return frozenset([next(self._numbers)])
@@ -217,8 +217,8 @@ def _joined(first: _Kernels, second: _Kernels) -> _Kernels:
     joined = first | second
     if len(joined) <= _MANY:
         return joined
-    kept = sorted(joined)[:_MANY]
-    return frozenset([*kept, _MEMORY] if _MEMORY in joined else kept)
+    few = sorted(joined)[:_MANY]
+    return frozenset([*few, _MEMORY] if _MEMORY in joined else few)
 
 
 _HOLDING = {
@@ -248,8 +248,8 @@ def planned(traced: ClosedJaxpr, *, sharing: bool = True) -> ClosedJaxpr:
         >>> def read_twice(x):
         ...     h = jnp.cos(x)
         ...     return h.sum(0), h.max(1)
-        >>> found = planned(jax.make_jaxpr(read_twice)(jnp.ones((2, 2))))
-        >>> [eqn.primitive.name for eqn in found.jaxpr.eqns]
+        >>> plan = planned(jax.make_jaxpr(read_twice)(jnp.ones((2, 2))))
+        >>> [eqn.primitive.name for eqn in plan.jaxpr.eqns]
         ['cos', 'jit', 'reduce_sum', 'reduce_max']
     """
     return _Rewriting().changed(traced, sharing=sharing)
@@ -263,14 +263,14 @@ class _Rewriting:
 
     def changed(self, function: ClosedJaxpr, *, sharing: bool = False) -> ClosedJaxpr:
         """A function with its values made once; the same one again for the same one."""
-        found = self._functions.get(id(function))
-        if found is None:
+        pair = self._functions.get(id(function))
+        if pair is None:
             jaxpr = function.jaxpr
-            made = function
+            result = function
             if not jaxpr.effects:
-                made = self._with_calls(function, sharing=sharing)
-            found = self._functions[id(function)] = function, made
-        return found[1]
+                result = self._with_calls(function, sharing=sharing)
+            pair = self._functions[id(function)] = function, result
+        return pair[1]
 
     def _with_calls(self, function: ClosedJaxpr, *, sharing: bool) -> ClosedJaxpr:
         jaxpr = function.jaxpr
@@ -300,22 +300,22 @@ class _Rewriting:
         """An operation whose functions are changed, too."""
         params = dict(eqn.params)
         for name in _HOLDING.get(eqn.primitive.name, ()):
-            held = params[name]
+            inner = params[name]
             params[name] = (
-                self.changed(held)
-                if isinstance(held, ClosedJaxpr)
-                else tuple([self.changed(branch) for branch in held])
+                self.changed(inner)
+                if isinstance(inner, ClosedJaxpr)
+                else tuple([self.changed(branch) for branch in inner])
             )
         return eqn.replace(params=params)
 
     def _call(self, v: Any, once: Any, source: Any) -> Any:
         """The call of nothing that makes a value once; those of one type share a function."""
-        found = self._calls.get(v.aval)
-        if found is None:
+        call = self._calls.get(v.aval)
+        if call is None:
             form = jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
-            (found,) = cast("Any", jax).make_jaxpr(in_memory)(form).jaxpr.eqns
-            self._calls[v.aval] = found
-        return found.replace(invars=[v], outvars=[once], source_info=source)
+            (call,) = cast("Any", jax).make_jaxpr(in_memory)(form).jaxpr.eqns
+            self._calls[v.aval] = call
+        return call.replace(invars=[v], outvars=[once], source_info=source)
 
 
 def jitted_as_planned(function: ClosedJaxpr, *, sharing: bool = True, **settings: Any) -> Any:

@@ -76,13 +76,13 @@ class Module:
 
     def within(self, name: str) -> list[Instruction]:
         """Instructions of the computations that one calls, and of those that they call."""
-        found: list[Instruction] = []
+        instructions: list[Instruction] = []
         waiting = list(self.instructions[name].calls)
         while waiting:
             for inner in self.computations.get(waiting.pop(), ()):
-                found.append(self.instructions[inner])
-                waiting += found[-1].calls
-        return found
+                instructions.append(self.instructions[inner])
+                waiting += instructions[-1].calls
+        return instructions
 
     def kind(self, name: str) -> str:
         """What an instruction's time is spent on: ``dot``, ``convolution``, ``fusion``, …
@@ -115,11 +115,11 @@ class Module:
 
     def users(self, name: str) -> list[str]:
         """Instructions that take the result of one, and of those among them that rename it."""
-        found: list[str] = []
+        users: list[str] = []
         for user in self.taken_by.get(name, ()):
             renames = self.instructions[user].opcode in RENAMES
-            found += [user, *(self.users(user) if renames else ())]
-        return found
+            users += [user, *(self.users(user) if renames else ())]
+        return users
 
 
 def parsed(text: str) -> Module:
@@ -153,9 +153,9 @@ def parsed(text: str) -> Module:
         if head := _COMPUTATION.match(line):
             current = computations.setdefault(head[2], [])
             entry = head[2] if head[1] else entry
-        elif found := _INSTRUCTION.match(line):
-            root, name, shape, opcode = found.groups()
-            inside, attributes = _operands_and_rest(line, found.end())
+        elif match := _INSTRUCTION.match(line):
+            root, name, shape, opcode = match.groups()
+            inside, attributes = _operands_and_rest(line, match.end())
             literal = inside if opcode in ("constant", "parameter") else ""
             instructions[name] = Instruction(
                 name=name,
@@ -184,8 +184,8 @@ def parsed(text: str) -> Module:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
+    match = pattern.search(text)
+    return match[1] if match else ""
 
 
 def _operands_and_rest(line: str, start: int) -> tuple[str, str]:

@@ -68,10 +68,10 @@ class KeptPlan:
             if len(self.executables) != 1:
                 return False
             (only,) = self.executables
-            found, results = only.takes, only.gives
+            arguments, results = only.takes, only.gives
         else:
-            found, results = tuple(takes), _results(self.executables, self.chain, takes)
-        return found == tuple(takes) and results[: len(gives)] == tuple(gives)
+            arguments, results = tuple(takes), _results(self.executables, self.chain, takes)
+        return arguments == tuple(takes) and results[: len(gives)] == tuple(gives)
 
 
 class KeptPlans:
@@ -138,7 +138,7 @@ class KeptPlans:
         """
         files = _files() if key else None
         if files is not None:
-            files.put(key, json.dumps(_written(plan), separators=(",", ":")).encode())
+            files.put(key, json.dumps(_as_json(plan), separators=(",", ":")).encode())
 
     def forget(self, key: str) -> None:
         """Drop a plan, as one whose executables are gone.
@@ -170,8 +170,8 @@ def _results(
         if not 0 <= link.executable < len(executables):
             return ()
         called = executables[link.executable]
-        given = tuple([values.get(place) for place in link.takes])
-        if given != called.takes or len(link.gives) != len(called.gives):
+        forms = tuple([values.get(place) for place in link.takes])
+        if forms != called.takes or len(link.gives) != len(called.gives):
             return ()
         values.update(zip(link.gives, called.gives, strict=True))
         for place in link.ends:
@@ -190,7 +190,7 @@ def _settings() -> bytes:
     return repr([(n, getattr(config, n, v)) for n, v in sorted(config.values.items())]).encode()
 
 
-def _written(plan: KeptPlan) -> dict[str, Any]:
+def _as_json(plan: KeptPlan) -> dict[str, Any]:
     """A plan as JSON has it."""
     return {
         "executables": [
@@ -215,9 +215,9 @@ def _written(plan: KeptPlan) -> dict[str, Any]:
     }
 
 
-def _read(found: Any) -> KeptPlan:
-    """The plan of :func:`_written`."""
-    chain, memory = found["chain"], found["memory"]
+def _read(content: Any) -> KeptPlan:
+    """The plan of :func:`_as_json`."""
+    chain, memory = content["chain"], content["memory"]
     executables = [
         KeptExecutable(
             name=str(e["name"]),
@@ -227,7 +227,7 @@ def _read(found: Any) -> KeptPlan:
             native=bool(e["native"]),
             lapack=bool(e["lapack"]),
         )
-        for e in found["executables"]
+        for e in content["executables"]
     ]
     return KeptPlan(
         executables=tuple(executables),
@@ -251,5 +251,5 @@ def _read(found: Any) -> KeptPlan:
     )
 
 
-def _forms(found: Any) -> tuple[ArrayForm, ...]:
-    return tuple([ArrayForm(shape=tuple(shape), dtype=dtype) for shape, dtype in found])
+def _forms(pairs: Any) -> tuple[ArrayForm, ...]:
+    return tuple([ArrayForm(shape=tuple(shape), dtype=dtype) for shape, dtype in pairs])

@@ -51,11 +51,11 @@ def is_as_imported() -> bool:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in _PACKAGES:
             continue
-        held = getattr(module, "__dict__", {})  # Python puts None where an import is forbidden
+        content = getattr(module, "__dict__", {})  # Python puts None where an import is forbidden
         before = _first_seen.get(name)
         if before is None:
-            _first_seen[name] = dict(held)
-        elif any(held.get(key) is not value for key, value in before.items()):
+            _first_seen[name] = dict(content)
+        elif any(content.get(key) is not value for key, value in before.items()):
             return False
     return True
 

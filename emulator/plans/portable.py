@@ -88,7 +88,7 @@ def portable_plan(
     composition = composition_of(program, buffer_map, steps, variant)
     buffers = composition.signature
     shapes = [jax.ShapeDtypeStruct(*buffer_map.form(home)) for home in buffers.takes]
-    made: Any = None
+    exported: Any = None
     with (
         failures_of_plan(program, steps, "exporting"),
         traceable(composition, platforms[0]) as jitted,
@@ -101,17 +101,17 @@ def portable_plan(
             traced = jitted.trace(*shapes)
         text = traced.lower(lowering_platforms=tuple(platforms)).as_text()
         if promised:
-            made = _promised(jitted, shapes, platforms, program.name)
+            exported = _export(jitted, shapes, platforms, program.name)
     return PortablePlan(
         text=text,
-        made=made,
+        made=exported,
         reads=buffers.takes,
         writes=buffers.gives,
         donated=buffers.donated,
     )
 
 
-def _promised(jitted: Any, shapes: Sequence[Any], platforms: Sequence[str], program: str) -> Any:
+def _export(jitted: Any, shapes: Sequence[Any], platforms: Sequence[str], program: str) -> Any:
     make: Any = export.export(jitted, platforms=list(platforms))
     try:
         return make(*shapes)

@@ -109,10 +109,10 @@ class _Kernels:
     def __init__(self, flat: FlatPlan, made_once: Container[Any]) -> None:
         alone = [eqn for eqn in flat.eqns if fusing_of(eqn) is Fusing.ALONE]
         written = {*variables(flat.results), *[v for eqn in alone for v in variables(eqn.invars)]}
-        made = {v for eqn in flat.eqns for v in eqn.outvars if v not in made_once} - written
+        inner = {v for eqn in flat.eqns for v in eqn.outvars if v not in made_once} - written
         self._reader: dict[Any, Any] = {}
         for eqn in flat.eqns:
-            for v in made.intersection(variables(eqn.invars)):
+            for v in inner.intersection(variables(eqn.invars)):
                 self._reader.setdefault(v, eqn.outvars[0])
 
     def of(self, eqn: Any) -> Any:
@@ -227,32 +227,32 @@ class _Sharing:
 
     def _on_values(self, eqn: Any, values: Sequence[Any]) -> list[Any]:
         """Operations that make what an operation makes, with values for some of its numbers."""
-        found: list[Any] = []
+        eqns: list[Any] = []
         if eqn.primitive.name == "slice":
             sizes = eqn.outvars[0].aval.shape
             starts = tuple(eqn.params["start_indices"])
             is_value = tuple([v is not None for v in values])
 
             def part(array: Any, *others: Any) -> Any:
-                given = iter(others)
+                rest = iter(others)
                 places = [
-                    next(given) if value else np.int32(start)
+                    next(rest) if value else np.int32(start)
                     for start, value in zip(starts, is_value, strict=True)
                 ]
                 return _slice(array, places, sizes)
 
             reads = [eqn.invars[0], *[v for v in values if v is not None]]
             fixed = tuple([-1 if value else n for n, value in zip(starts, is_value, strict=True)])
-            self._add(part, reads, found, like=eqn, key=(fixed, sizes))
-            return found
-        given = iter(values)
+            self._add(part, reads, eqns, like=eqn, key=(fixed, sizes))
+            return eqns
+        rest = iter(values)
         reads: list[Any] = []
         for atom in eqn.invars:
-            value = next(given) if isinstance(atom, Literal) else None
+            value = next(rest) if isinstance(atom, Literal) else None
             if value is not None and eqn.primitive.name != "broadcast_in_dim":
-                value = self._spread(value, eqn.outvars[0].aval.shape, found)
+                value = self._spread(value, eqn.outvars[0].aval.shape, eqns)
             reads.append(atom if value is None else value)
-        return [*found, eqn.replace(invars=reads)]
+        return [*eqns, eqn.replace(invars=reads)]
 
     def _spread(self, number: Any, shape: tuple[int, ...], eqns: list[Any]) -> Any:
         def spread(number: Any) -> Any:

@@ -55,14 +55,14 @@ def check_traced_sizes(traced: ClosedJaxpr) -> None:
 shape [1073741824, 1073741824], but at most 281474976710656 bytes are allowed. Use smaller shapes
     """
     pending: list[Any] = [traced.jaxpr]
-    seen = {id(traced.jaxpr)}
+    ids = {id(traced.jaxpr)}
     while pending:
         for equation in pending.pop().eqns:
             for result in equation.outvars:
                 _check(equation.primitive.name, result.aval)
             for inner in functions_in(equation.params.values()):
-                if id(inner) not in seen:
-                    seen.add(id(inner))
+                if id(inner) not in ids:
+                    ids.add(id(inner))
                     pending.append(inner)
 
 
@@ -124,10 +124,10 @@ def compiled_operations(eqn: Any, known: dict[int, int]) -> int:
 
 
 def _operations(function: Any, known: dict[int, int]) -> int:
-    found = known.get(id(function))
-    if found is None:
-        found = known[id(function)] = sum(compiled_operations(e, known) for e in function.eqns)
-    return found
+    count = known.get(id(function))
+    if count is None:
+        count = known[id(function)] = sum(compiled_operations(e, known) for e in function.eqns)
+    return count
 
 
 def seconds_of(eqns: Iterable[Any]) -> float:
@@ -180,19 +180,19 @@ class Forms:
 
     def of(self, eqn: Any) -> int:
         """The number of an operation."""
-        found = self._known.get(id(eqn))
-        if found is None:  # the operation is kept, so that its identity stays its own
-            found = self._known[id(eqn)] = eqn, self._number(self._form(eqn))
-        return found[1]
+        pair = self._known.get(id(eqn))
+        if pair is None:  # the operation is kept, so that its identity stays its own
+            pair = self._known[id(eqn)] = eqn, self._number(self._form(eqn))
+        return pair[1]
 
     def literal(self, literal: Literal) -> Hashable:
         """What equal literals have in common."""
-        found = self._literals.get(id(literal))
-        if found is None:
+        pair = self._literals.get(id(literal))
+        if pair is None:
             value = np.asarray(literal.val)
             key = (str(value.dtype), value.shape, value.tobytes(), _type(literal))
-            found = self._literals[id(literal)] = literal, key
-        return found[1]
+            pair = self._literals[id(literal)] = literal, key
+        return pair[1]
 
     def _number(self, form: Hashable) -> int:
         return self._numbers.setdefault(form, len(self._numbers))
@@ -231,8 +231,8 @@ class Forms:
         return value
 
     def _function(self, jaxpr: Jaxpr) -> int:
-        found = self._functions.get(id(jaxpr))
-        if found is None:
+        pair = self._functions.get(id(jaxpr))
+        if pair is None:
             places: dict[Any, int] = {}
             for v in (*jaxpr.constvars, *jaxpr.invars):
                 places[v] = len(places)
@@ -246,8 +246,8 @@ class Forms:
                 for v in eqn.outvars:
                     places[v] = len(places)
             form.append(tuple([place(a) for a in jaxpr.outvars]))
-            found = self._functions[id(jaxpr)] = jaxpr, self._number(tuple(form))
-        return found[1]
+            pair = self._functions[id(jaxpr)] = jaxpr, self._number(tuple(form))
+        return pair[1]
 
 
 def _type(atom: Any) -> Hashable:
@@ -296,17 +296,17 @@ def flattened(jaxpr: Jaxpr, forms: Forms, *, whole: bool = False) -> FlatPlan:
     names: dict[Any, Any] = {}
     flattening.walk(jaxpr.eqns, names, None)
     results = [a if isinstance(a, Literal) else names.get(a, a) for a in jaxpr.outvars]
-    given = {*variables(results)}
+    outputs = {*variables(results)}
     sources: dict[Any, tuple[Any, int]] = {}
     others: list[tuple[Any, int]] = []
-    read = {*given}
+    read = {*outputs}
     live: list[tuple[Any, int]] = []
     for eqn, form in zip(reversed(flattening.eqns), reversed(flattening.forms), strict=True):
         if not read.isdisjoint(eqn.outvars):
             read.update(variables(eqn.invars))
             live.append((eqn, form))
     for eqn, form in reversed(live):
-        if is_source(eqn) and given.isdisjoint(eqn.outvars):
+        if is_source(eqn) and outputs.isdisjoint(eqn.outvars):
             sources.update(dict.fromkeys(eqn.outvars, (eqn, form)))
         else:
             others.append((eqn, form))
@@ -357,20 +357,20 @@ class _Flattening:
             keys = [self._of.literal(a) if isinstance(a, Literal) else a for a in reads]
             commutes = eqn.primitive.name in _COMMUTATIVE
             key = form, frozenset(keys) if commutes else tuple(keys)
-            made = self._made.get(key)
-            if made is None:
-                made = self._made[key] = [Var(v.aval) for v in eqn.outvars]
+            results = self._made.get(key)
+            if results is None:
+                results = self._made[key] = [Var(v.aval) for v in eqn.outvars]
                 self.eqns.append(
                     eqn.replace(
                         invars=reads,
-                        outvars=made,
+                        outvars=results,
                         source_info=eqn.source_info.replace(name_stack=stack),
                     )
                 )
                 self.forms.append(form)
                 if eqn.primitive.name == "transpose":
-                    self._transposed[made[0]] = eqn.params["permutation"], reads[0]
-            names.update(zip(eqn.outvars, made, strict=True))
+                    self._transposed[results[0]] = eqn.params["permutation"], reads[0]
+            names.update(zip(eqn.outvars, results, strict=True))
 
     def _as_one_transpose(self, eqn: Any, reads: list[Any]) -> tuple[Any, list[Any]]:
         """A transpose, and what it reads; of a transposed value it is that of the value."""
@@ -391,7 +391,7 @@ def _function(eqn: Any) -> Jaxpr | None:
     places = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
     if any(isinstance(place, Sharding) for place in places):  # the call says what lies where
         return None
-    found = next((eqn.params[name] for name in _FUNCTIONS if name in eqn.params), None)
-    if marks.get("inlineable") == "false" or not isinstance(found, ClosedJaxpr) or found.consts:
+    inner = next((eqn.params[name] for name in _FUNCTIONS if name in eqn.params), None)
+    if marks.get("inlineable") == "false" or not isinstance(inner, ClosedJaxpr) or inner.consts:
         return None
-    return found.jaxpr
+    return inner.jaxpr

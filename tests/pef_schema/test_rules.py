@@ -29,7 +29,7 @@ ELSEWHERE: dict[str, str] = {
     "PefNotRegular(f'this is {kind}": _READ,
     "PefUnreadable(f'cannot open it": _READ,
     "PefUnreadable(f'cannot read": _READ,
-    "raise _ended(": _READ,
+    "raise _truncation(": _READ,
     "there is not enough memory": _COSTS,
     "constants of {info.data_length} bytes": _COSTS,
     # Refused in programs alone: a file that held it could not be written, or says it otherwise.

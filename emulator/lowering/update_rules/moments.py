@@ -124,7 +124,7 @@ def nadam(update: Update) -> None:
         now, following, correction, lr, decay = scalars
         mean, square = (wide(a) for a in states[:2])
         last, dtype = states[2], weight.dtype
-        weight, grad = _decayed(weight, grad, lr, decay, options)
+        weight, grad = _decay(weight, grad, lr, decay, options)
         product = keep(last * now.astype(last.dtype), last)
         new = [
             keep(lerp(mean, grad, 1.0 - beta1), states[0]),
@@ -164,7 +164,7 @@ def radam(update: Update) -> None:
         rectified, rectification, bias, root, lr, decay = scalars
         mean, square = (wide(a) for a in states)
         dtype = weight.dtype
-        weight, grad = _decayed(weight, grad, lr, decay, options)
+        weight, grad = _decay(weight, grad, lr, decay, options)
         new = [
             keep(lerp(mean, grad, 1.0 - beta1), states[0]),
             keep(beta2 * square + (1.0 - beta2) * grad * grad, states[1]),
@@ -180,7 +180,7 @@ def radam(update: Update) -> None:
     update_each(update, one, scalars)
 
 
-def _decayed(
+def _decay(
     weight: jax.Array,
     grad: jax.Array,
     lr: jax.Array,

@@ -124,12 +124,12 @@ def update_each(
         has_parts = bool(jnp.iscomplexobj(state[p.weight]))
         key = (name, optimizer.options, len(flags), has_parts, *form)
         here = by_parts if has_parts else rule
-        one = partial(_updated, here, down, len(regions), len(flags))
+        one = partial(_update_weight, here, down, len(regions), len(flags))
         update.result[p.weight], *states = call_once_traced(key, one, arrays, name)
         update.result.update(zip(regions, states, strict=True))
 
 
-def _updated(
+def _update_weight(
     rule: Rule, down: bool, states: int, flags: int, old: jax.Array, grad: jax.Array, *rest: Any
 ) -> tuple[jax.Array, ...]:
     """A weight and its states after an update.

@@ -182,20 +182,20 @@ class JaxMesh(Communicator):
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
         # Bytes, so that no arithmetic can touch what is sent.
-        whole = self._gathered(buffer.view(np.uint8))
+        whole = self._gather(buffer.view(np.uint8))
         buffer.view(np.uint8)[:] = whole[root]
 
     def all_gather(self, out: np.ndarray, part: np.ndarray) -> None:
-        out.view(np.uint8)[:] = self._gathered(part.view(np.uint8)).reshape(-1)
+        out.view(np.uint8)[:] = self._gather(part.view(np.uint8)).reshape(-1)
 
     def all_to_all(self, out: np.ndarray, whole: np.ndarray) -> None:
-        parts = self._gathered(whole.view(np.uint8)).reshape(self.size, self.size, -1)
+        parts = self._gather(whole.view(np.uint8)).reshape(self.size, self.size, -1)
         out.view(np.uint8)[:] = parts[:, self.rank].reshape(-1)
 
     def exchange(self, out: np.ndarray, part: np.ndarray, to: int, source: int) -> None:
-        out.view(np.uint8)[:] = self._gathered(part.view(np.uint8))[source]
+        out.view(np.uint8)[:] = self._gather(part.view(np.uint8))[source]
 
-    def _gathered(self, part: np.ndarray) -> np.ndarray:
+    def _gather(self, part: np.ndarray) -> np.ndarray:
         """Equally many bytes of every rank, one row each."""
         if part.size == 0:
             return np.zeros((self.size, 0), np.uint8)

@@ -80,9 +80,9 @@ def test_they_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def loaded_anew() -> Iterator[None]:
     """The library is looked for again, and again after the test."""
-    module._loaded.cache_clear()
+    module._load.cache_clear()
     yield
-    module._loaded.cache_clear()
+    module._load.cache_clear()
     assert native_library() is not None
 
 
