@@ -1,4 +1,4 @@
-"""Kernels on top of oneDNN, which plans for one processor call through jax's FFI.
+"""Kernels written with oneDNN; plans for a single processor call them through jax's FFI.
 
 ``src/`` holds their sources in C++, a file for each family. They are compiled when the package is
 installed from source. :mod:`emulator.native.library` loads them. Where they are missing, XLA's own
