@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +68,13 @@ class Processor:
             f"{self.name} ({self.vendor} family {self.family}, model {self.model}, "
             f"stepping {self.stepping}, {self.best_isa})"
         )
+
+
+def own_processors() -> Collection[int]:
+    """Numbers of the processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from emulator.costs.machine_file import BadMachineFile, machine_toml, parsed_machine
 from emulator.costs.roofline import Machine
 from emulator.kept_files import kept_files
+from emulator.processor import own_processors
 from pef_schema.program import DType
 
 _LIMIT = 1 << 20
@@ -134,13 +135,6 @@ def share_of_others(busy: float, own: float, seconds: float) -> float:
         0.5
     """
     return min(max(busy - own, 0.0) / max(seconds * len(own_processors()), 1e-9), 1.0)
-
-
-def own_processors() -> Collection[int]:
-    """Numbers of the processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return range(os.cpu_count() or 1)
 
 
 def _busy_seconds() -> float:

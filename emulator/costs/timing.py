@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from emulator.costs.best_machine import own_processors
 from emulator.costs.roofline import Cache
+from emulator.processor import own_processors
 
 SHAPES: tuple[tuple[int, int, int], ...] = (
     (1024, 1024, 1024),

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from emulator.processor import processor
+from emulator.processor import own_processors, processor
 
 NATIVE_VARIABLE = "EMULATOR_NATIVE"
 """``0`` in the environment leaves the native kernels out."""
@@ -226,7 +226,7 @@ def threads() -> int:
     setting = os.environ.get("NPROC", "").strip()
     if setting.isdigit() and int(setting) > 0:
         return int(setting)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(own_processors())
 
 
 def shares_of(operations: int) -> int:

@@ -19,6 +19,7 @@ import platform
 import time
 import zlib
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -31,6 +32,8 @@ from emulator.counters import Source
 from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from emulator.native.library import CALLS, native_library
+from emulator.processor import own_processors
+from emulator.trace_settings import wide_types
 
 _LOG = logging.getLogger(__name__)
 
@@ -93,13 +96,15 @@ class Executable:
     Args:
         compiled: A ``jax.stages.Compiled``.
         source: Where it is from.
-        seconds: Time that it took to have it.
+        begun, ended: When XLA began to compile or to load it, and when it was there, in seconds of
+            ``time.perf_counter``.
         kept: How a later process finds it without lowering anything; None where that cannot be.
     """
 
     compiled: Any
     source: Source
-    seconds: float
+    begun: float
+    ended: float
     kept: KeptExecutable | None = None
 
 
@@ -124,9 +129,31 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
     return Executable(
         compiled=compiled,
         source=client.source,
-        seconds=time.perf_counter() - start,
+        begun=start,
+        ended=time.perf_counter(),
         kept=_kept(lowered, client) if client.name else None,
     )
+
+
+def all_compiled_or_kept(lowered: Iterable[Any], options: dict[str, Any]) -> list[Executable]:
+    """Compile several functions side by side, each as soon as it is lowered.
+
+    XLA's passes over one function use one core, and only its code generation uses all of them.
+
+    Args:
+        lowered: ``jax.stages.Lowered`` ones, perhaps lowered when they are asked for.
+        options: XLA's options for them.
+
+    Returns:
+        The executables in the same order.
+    """
+
+    def one(each: Any) -> Executable:
+        with wide_types():  # jax's settings are those of a thread
+            return compiled_or_kept(each, options)
+
+    with ThreadPoolExecutor(len(own_processors()), "emulator-compile") as pool:
+        return list(pool.map(one, lowered))
 
 
 def load_kept(
@@ -167,8 +194,9 @@ def load_kept(
         compiled = _compiled(lowered, options, client)
     except _NotKept:
         return None
-    seconds = time.perf_counter() - start
-    return Executable(compiled=compiled, source=Source.CACHE, seconds=seconds, kept=kept)
+    return Executable(
+        compiled=compiled, source=Source.CACHE, begun=start, ended=time.perf_counter(), kept=kept
+    )
 
 
 @functools.cache
@@ -377,8 +405,8 @@ def _code(module: Any) -> bytes:
 
 def _machine() -> bytes:
     """What XLA's code depends on besides its options: versions, processor, cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = (jax.__version__, jaxlib.version.__version__, _processor(), str(cores))
+    cores = str(len(own_processors()))
+    parts = (jax.__version__, jaxlib.version.__version__, _processor(), cores)
     return "\n".join((*parts, os.environ.get("NPROC", ""))).encode()
 
 
