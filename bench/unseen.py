@@ -468,16 +468,16 @@ def moe(*, batch: int = 512, features: int = 64, width: int = 128, experts: int 
 
 
 UNSEEN: Mapping[str, Case] = by_name(
-    mixer(),
+    replace(mixer(), large=True),
     replace(encoder(), large=True),
-    unet(),
+    replace(unet(), large=True),
     dlrm(),
     gru(),
-    vit(),
-    mobilenet(),
-    generator(),
-    wavenet(),
-    moe(),
+    replace(vit(), large=True),
+    replace(mobilenet(), large=True),
+    replace(generator(), large=True),
+    replace(wavenet(), large=True),
+    replace(moe(), large=True),
 )
 """What the suite ``unseen`` times, by name."""
 
