@@ -16,7 +16,7 @@ from bench.errors import BadResults
 from bench.measurement import Measurement, Results, load
 from bench.models import STEP_SUITES
 from bench.report import model_cells, side_by_side, summary
-from bench.suites.sections import FULL, SUM
+from bench.suites.sections import FULL, SUM, WHOLE
 from bench.suites.thunks import OP, THUNK
 from bench.targets import rows
 
@@ -51,7 +51,7 @@ def compact(results: Results) -> Results:
     measurements: list[Measurement] = []
     thunks: dict[str, int] = {}
     for m in results.measurements:
-        if m.suite == "sections" and m.what not in (SUM, FULL):
+        if m.suite == "sections" and m.what not in (SUM, FULL, WHOLE):
             continue
         if m.suite == "thunks" and m.what.startswith(OP):
             continue

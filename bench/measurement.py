@@ -73,7 +73,7 @@ class Measurement:
         case: Name of the case, empty where there is none.
         contender: Whose it is.
         what: Which quantity of the suite.
-        unit: ``s``, ``B``, ``B/s`` or ``flop/s``.
+        unit: ``s``, ``B``, ``B/s``, ``flop/s``, ``flop`` or ``plans``.
         values: Samples in the order they were taken. Contenders that were timed in turns
             have the same number, and samples of one place belong together.
         note: More about it in words, if anything.

@@ -198,6 +198,9 @@ HOST: Mapping[str, Case] = by_name(
 )
 """Programs of about 10 to 200 regions that compute next to nothing: for host time alone."""
 
+DEEP = "layers-48"
+"""A case with so many equal layers that its full schedule is several executables."""
+
 OVERLAP: Mapping[str, Case] = by_name(
     # Each layer is as large as a bucket of gradients likes it.
     chain_o0(name="deep_mlp", batch=256, width=1024, layers=12, optim_level="o3"),

@@ -25,6 +25,7 @@ _SCALES = {
     "B": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
     "B/s": ((1e9, "GB/s"),),
     "flop/s": ((1e9, "Gflop/s"),),
+    "plans": ((1.0, "plans"),),
     "flop": ((1e9, "Gflop"), (1e6, "Mflop"), (1.0, "flop")),
 }
 
@@ -219,13 +220,12 @@ def side_by_side(
     columns = [{row.what: row for row in rows(results)} for results in files.values()]
     titles = [cell for name in files for cell in (name, "met")]
     cells: list[tuple[str, ...]] = [("what", "reach", *titles)]
-    for what in dict.fromkeys(what for column in columns for what in column):
+    for what in columns[0]:
         if only is not None and what not in only:
             continue
-        of = [column[what] for column in columns if what in column]
-        reach = " / ".join(dict.fromkeys(row.reach for row in of))
+        of = [column[what] for column in columns]
         answers = (cell for row in of for cell in (row.measured or "not measured", MET[row.met]))
-        cells.append((what, reach, *answers))
+        cells.append((what, of[0].reach, *answers))
     return cells
 
 

@@ -15,12 +15,16 @@ from typing import Any
 from bench.errors import WorkerFailed
 from bench.inside import Contestant
 from bench.measurement import ALLOC, OURS, Results
-from bench.models import HOST
+from bench.models import HOST, suite_of
 from bench.peers import CONTENDERS, REFERENCE, prepare
 from bench.suites import Settings
+from emulator.counters import Source
 from emulator.memory.allocator import give_back_free_memory
 
 TINY = HOST["host-1"]
+
+LATER_PLANS = "plans compiled by a later process"
+"""Plans that were not in the cache although the suite of the case had run before."""
 
 _STATUS = Path("/proc/self/status")
 
@@ -31,7 +35,8 @@ def memory(settings: Settings, results: Results) -> None:
     One process at a time: beside another one the peaks came out lower. What an earlier suite left
     in the compilers' caches is used, and a process that compiles nothing needs less.
 
-    Adds ``peak``, what the model needs beyond the started libraries, and ``process``, everything.
+    Adds ``peak``, what the model needs beyond the started libraries, and ``process``, everything;
+    for a case whose steps were timed before also ``LATER_PLANS``.
     """
     for case in settings.cases:
         settings.tell(f"memory: {case}")
@@ -50,6 +55,8 @@ def memory(settings: Settings, results: Results) -> None:
             net = result["peak"] - result["baseline"]
             results.add("memory", case, name, "peak", "B", [net])
             results.add("memory", case, name, "process", "B", [result["peak"]])
+            if name == OURS and results.get(suite_of(case), case, OURS, "step"):
+                results.add("memory", case, OURS, LATER_PLANS, "plans", [result["compiled"]])
 
 
 def status_bytes(field: str, text: str) -> int:
@@ -80,7 +87,8 @@ def peak_memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]
         count: Steps to watch.
 
     Returns:
-        ``baseline``: bytes resident with the libraries at work; ``peak``: the high-water mark.
+        ``baseline``: bytes resident with the libraries at work; ``peak``: the high-water mark;
+        ``compiled``: this project's plans that were not in the cache.
     """
     convert, tiny_step = prepare(contestant.contender, TINY)
     tiny_step(convert(TINY.batches()[0]))
@@ -95,4 +103,13 @@ def peak_memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]
     Path("/proc/self/clear_refs").write_text("5")
     for batch in todo:
         step(batch)
-    return {"baseline": baseline, "peak": status_bytes("VmHWM", _STATUS.read_text())}
+    peak = status_bytes("VmHWM", _STATUS.read_text())
+    compiled = _compiled_plans() if contestant.contender == OURS else 0
+    return {"baseline": baseline, "peak": peak, "compiled": compiled}
+
+
+def _compiled_plans() -> int:
+    from bench.peers.ours import loaded  # noqa: PLC0415  # the library of the contender
+
+    sources = loaded().device.counters.sources
+    return sum(count for source, count in sources.items() if source is not Source.CACHE)

@@ -1,4 +1,4 @@
-"""Times of this project's sections, each an executable of its own, and of the full schedule."""
+"""Times of sections, each an executable of its own, and of the full schedule as one or in parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.inside import Contestant, seconds_of
 from bench.measurement import FULL, OURS, Results
-from bench.models import CASES
+from bench.models import CASES, DEEP
 from bench.peers.ours import all_steps, loaded
 from bench.suites import Settings
 from emulator.device import Device
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SUM = "(sum of sections)"
 """Stands among the sections for all of them, one after the other."""
+
+WHOLE = "(full schedule, one executable)"
+"""Stands beside ``FULL`` where that is several executables, one for each form of equal layers."""
 
 LONG_ENOUGH = 0.002
 """Seconds a try should last, so that the clock and the dispatch weigh little."""
@@ -45,42 +48,43 @@ def sections(settings: Settings, results: Results) -> None:
             results.add("sections", case, OURS, name, "s", seconds)
         results.add("sections", case, OURS, SUM, "s", map(sum, zip(*times.values(), strict=True)))
         results.add("sections", case, OURS, FULL, "s", full)
+    if not settings.quick:
+        settings.tell(f"sections: {DEEP}, in parts and as one executable")
+        with settings.worker(DEEP, OURS) as worker:
+            for what, seconds in worker.ask(seconds_in_parts, count=settings.rounds).items():
+                results.add("sections", DEEP, OURS, what, "s", seconds)
 
 
-class SectionTimer:
-    """Runs single sections on a device.
+class PlanTimer:
+    """Runs plans on a device, one at a time.
 
-    The first pass is in the schedule's order and fills the activations, which stay: afterwards
-    any section can run at any time. Learning rates are 0, so that weights stay where they are
+    The first pass is in the order of the plans and fills the activations, which stay: afterwards
+    any of them can run at any time. Learning rates are 0, so that weights stay where they are
     however often the optimizer's sections run.
 
     Args:
         device: A loaded device with inputs and weights in place.
+        plans: The plans by name, in an order in which they can run.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, plans: Mapping[str, Plan]) -> None:
         self._device = device
         self.plants: dict[str, float] = {}
-        program = device.program
-        for index, argin in enumerate(program.argins):
+        for index, argin in enumerate(device.program.argins):
             if argin.kind is ArginKind.LR:
                 device.set_argin(index, 0.0)
-        self._plans: dict[str, Plan] = {}
-        for call in program.schedules[0].calls:
-            section = program.sections[call.section]
-            steps = tuple((call.section, k) for k in range(len(section.steps)))
-            self._plans[section.name] = device.plan(steps)
-            self._once(section.name)
-        self._plans[FULL] = device.plan(all_steps(program))
+        self._plans = dict(plans)
+        for name in self._plans:
+            self._once(name)
         self._repeats = {name: self._calibrate(name) for name in self._plans}
 
     @property
     def names(self) -> list[str]:
-        """Names of the sections in the order of the schedule, the full one last."""
+        """Names of the plans in their order."""
         return list(self._plans)
 
     def sample(self, name: str) -> float:
-        """Seconds of one run of a section: the best try, each of enough repeats."""
+        """Seconds of one run of a plan: the best try, each of enough repeats."""
         repeats = self._repeats[name]
 
         def attempt() -> None:
@@ -152,7 +156,18 @@ class PefContestant:
         return device
 
 
-_timers: dict[int, SectionTimer] = {}
+def _section_plans(device: Device) -> dict[str, Plan]:
+    """The plan of each section in the order of the schedule, and last that of the full schedule."""
+    plans: dict[str, Plan] = {}
+    for call in device.program.schedules[0].calls:
+        section = device.program.sections[call.section]
+        steps = tuple((call.section, k) for k in range(len(section.steps)))
+        plans[section.name] = device.plan(steps)
+    plans[FULL] = device.plan(all_steps(device.program))
+    return plans
+
+
+_timers: dict[int, PlanTimer] = {}
 
 
 def section_seconds(
@@ -171,14 +186,41 @@ def section_seconds(
     timer = _timers.get(id(contestant))
     if timer is None:
         if isinstance(contestant, Contestant):
-            step = contestant.step
-            for batch in contestant.batches(1):
-                step(batch)
-            device = loaded().device
+            device = _device_after_a_step(contestant)
         else:
             device = contestant.loaded_device()
-        timer = _timers[id(contestant)] = SectionTimer(device)
+        timer = _timers[id(contestant)] = PlanTimer(device, _section_plans(device))
     timer.plants = dict(plants or {})
+    return _in_turns(timer, count)
+
+
+def seconds_in_parts(contestant: Contestant, count: int) -> dict[str, Any]:
+    """Time the full schedule whose equal layers share executables, and as one executable, in turns.
+
+    Args:
+        contestant: This project, on a case with many equal layers.
+        count: Samples of each.
+
+    Returns:
+        Lists of seconds by ``FULL`` and ``WHOLE``; only those of ``FULL`` if the schedule has no
+        parts.
+    """
+    device = _device_after_a_step(contestant)
+    steps = all_steps(device.program)
+    plans = {FULL: device.plan(steps)}
+    if len(plans[FULL].executables) > 1:
+        plans[WHOLE] = device.plan(steps, whole=True)
+    return _in_turns(PlanTimer(device, plans), count)
+
+
+def _device_after_a_step(contestant: Contestant) -> Device:
+    step = contestant.step
+    for batch in contestant.batches(1):
+        step(batch)
+    return loaded().device
+
+
+def _in_turns(timer: PlanTimer, count: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in timer.names}
     for _ in range(count):
         for name in timer.names:

@@ -63,7 +63,7 @@ def start(settings: Settings, results: Results) -> None:
     if not settings.quick:
         for case in (c for c in OURS_ALONE if c in settings.cases or c in STARTED_ALONE):
             settings.tell(f"start: {case}")
-            _ours(settings, results, case, turns)
+            _ours(settings, results, case, turns if case in settings.cases else 1)
     for name in HELP:
         results.add("start", name, OURS, "help", "s", [_help(name) for _ in range(turns)])
 

@@ -13,7 +13,8 @@ from bench.process import Worker
 from bench.suites.host import host_seconds
 from bench.suites.limit import copy, gemm, work
 from bench.suites.memory import peak_memory, status_bytes
-from bench.suites.sections import section_seconds
+from bench.suites.sections import WHOLE, seconds_in_parts, section_seconds
+from emulator.plans.linked import layers, parts
 from pef_schema.program import DType
 from tests.emulator.costs.counting import counted_step
 
@@ -34,6 +35,16 @@ def test_sections_are_timed_and_weights_stay(logreg):
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
     after = samba.session.get_tensors_by_name(names)
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def test_a_schedule_in_parts_beside_one_executable(logreg, monkeypatch):
+    assert list(seconds_in_parts(logreg, count=1)) == [FULL]  # it has no equal layers
+    for module in (layers, parts):
+        monkeypatch.setattr(module, "LEAST_SPARED", 4)
+        monkeypatch.setattr(module, "LEAST_SECONDS", 1e-12)
+    found = seconds_in_parts(Contestant(models.SMALL["gpt2"], "ours"), count=2)
+    assert list(found) == [FULL, WHOLE]
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
 
 
 @pytest.mark.slow

@@ -120,12 +120,6 @@ def test_files_stand_side_by_side(tmp_path, capsys):
     assert capsys.readouterr().out.startswith(f"processor: {processor()}")
 
 
-def test_columns_have_their_own_reach():
-    cells = report.side_by_side({"a": on(replace(INTEL, vendor="amd")), "b": on(INTEL)})
-    (mean,) = (row for row in cells if row[0] == "the same, geometric mean")
-    assert mean[1] == "≤ 0.75 on amd / ≤ 0.85 on intel"
-
-
 def test_files_of_one_name_are_told_apart(tmp_path, capsys):
     paths = [tmp_path / name / "bench.json" for name in ("one", "two")]
     for path in paths:
@@ -179,7 +173,7 @@ def test_the_page_of_kept_results(tmp_path):
         "a_b_-6-143-amx_bf16.json",
         "intel-6-143-amx_bf16.json",
     ]
-    assert "| step time / better of eager and compile: gpt | < 1.00 | 0.562" in text
+    assert "| step time / better of eager and compile: gpt | ≤ 0.95 | 0.562" in text
     assert "| gpt | 112.350 ms | 0.562 |" in text
     widths = {line.count(" | ") for line in text.splitlines() if line.startswith("| step time")}
     assert len(widths) == 1

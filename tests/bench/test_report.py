@@ -22,7 +22,8 @@ from bench.peers import CONTENDERS
 from bench.run import SUITES
 from bench.suites.host import HOST_TIME
 from bench.suites.limit import LIMIT
-from bench.suites.sections import SUM
+from bench.suites.memory import LATER_PLANS
+from bench.suites.sections import SUM, WHOLE
 from bench.suites.start import COMPILE, EXPORT, FIRST, SECOND, WARM
 from bench.suites.thunks import KIND
 from emulator.processor import processor
@@ -43,6 +44,8 @@ def sample() -> Results:
     found.add("sections", "gpt", "ours", "fwd_<0>", "s", [0.1])
     found.add("sections", "gpt", "ours", SUM, "s", [0.3])
     found.add("sections", "gpt", "ours", FULL, "s", [0.2])
+    found.add("sections", "layers-48", "ours", FULL, "s", [0.102])
+    found.add("sections", "layers-48", "ours", WHOLE, "s", [0.1])
     for n in (10, 20, 40):
         found.add("host", str(n), "ours", HOST_TIME, "s", [50e-6 + 3e-6 * (n - 10)])
     found.add("start", "gpt", "ours", COMPILE, "s", [7.0])
@@ -54,6 +57,7 @@ def sample() -> Results:
     found.add("start", "gpt2", "ours", WARM, "s", [3.9])
     found.add("memory", "gpt", "ours", "peak", "B", [127 << 20])
     found.add("memory", "gpt", "eager", "peak", "B", [100 << 20])
+    found.add("memory", "gpt", "ours", LATER_PLANS, "plans", [0])
     found.add("memory", "logreg-1", "ours", "peak", "B", [-(1 << 19)])
     found.add("memory", "logreg-1", "eager", "peak", "B", [1 << 20])
     found.fail("steps", "gpt", "jax", "no C++ compiler")
@@ -87,12 +91,14 @@ def test_goals():
         "host time of session.run, 10 regions": False,
         "host time of each further region": False,
         "sum of sections / full schedule: gpt": True,
+        "step in parts / as one executable: layers-48": True,
         "second run to its first loss / torch eager: gpt": True,
         "first run to its first loss / torch.compile's: gpt": True,
         "compile / torch.export: gpt": False,
         "second run: wall: gpt2": True,
         "peak memory of a step / torch eager: gpt": False,
         "peak memory of a step / torch eager: logreg-1": True,
+        LATER_PLANS: True,
     }
     better = rows["step time / better of eager and compile: gpt"]
     assert better.measured == "1.000 (0.750 - 1.500; eager+alloc)"
@@ -102,31 +108,21 @@ def test_goals():
     small = rows["peak memory of a step / torch eager: logreg-1"]
     assert small.measured == "-0.5 MiB / 1.0 MiB"
     text = report.goals(list(rows.values()))
-    assert "not measured" in text and f"7 of {len(rows)} rows met" in text
+    assert "not measured" in text and f"9 of {len(rows)} rows met" in text
 
 
-@pytest.mark.parametrize(
-    ("vendor", "factor", "reach", "met"),
-    [
-        ("amd", 0.74, "≤ 0.75 on amd", True),
-        ("amd", 0.76, "≤ 0.75 on amd", False),
-        ("intel", 0.84, "≤ 0.85 on intel", True),
-        ("intel", 0.86, "≤ 0.85 on intel", False),
-        ("arm", 0.5, "reported", None),
-    ],
-)
-def test_the_mean_is_held_to_the_processor_at_hand(vendor, factor, reach, met):
+@pytest.mark.parametrize(("factor", "met"), [(0.69, True), (0.71, False)])
+def test_the_mean_is_of_all_models(factor, met):
     found = Results(environment=environment(2))
-    found.environment["processor"]["vendor"] = vendor
     for case in TIMED:
         suite = suite_of(case)
         found.add(suite, case, "ours", "step", "s", [factor])
         found.add(suite, case, "compile", "step", "s", [1.0])
     rows = {row.what: row for row in targets.rows(found)}
     mean = rows["the same, geometric mean"]
-    assert (mean.reach, mean.met) == (reach, met)
+    assert (mean.reach, mean.met) == ("≤ 0.70", met)
     assert mean.measured == f"{factor:.3f} (22 of 22 models)"
-    assert rows["the same, geometric mean of ordinary models"].met == (factor <= 0.8)
+    assert rows["the same, geometric mean of ordinary models"].met
     # A mean of some models alone says nothing of all.
     del found.measurements[0]
     assert {row.what: row for row in targets.rows(found)}["the same, geometric mean"].met is None
