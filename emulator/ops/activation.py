@@ -138,10 +138,19 @@ def threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
     return jnp.where(x <= threshold, jnp.asarray(value, x.dtype), x)
 
 
+def _elu_backward(
+    alpha: float, scale: float, input_scale: float, x: jax.Array, g: jax.Array
+) -> tuple[jax.Array]:
+    # That of expm1 is its result plus 1, which has no digits of a small slope.
+    slope = jnp.exp(jnp.minimum(x, 0) * input_scale) * (alpha * scale * input_scale)
+    return (g * jnp.where(x > 0, scale, slope),)
+
+
+@with_gradient(_elu_backward, static=(1, 2, 3))
 def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Array:
     above = x > 0
-    # Keeps exp, and so its gradient, finite where it is not used. No zero in its place: of float16,
-    # LLVM then makes a zero of -0.0, too.
+    # No overflow where it is not used. No zero in its place: of float16, LLVM then makes a zero of
+    # -0.0, too.
     below = jnp.where(above, -1, x)
     return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
 
@@ -224,11 +233,26 @@ def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, x) * beta)) / beta)
 
 
+def _softplus_tanh(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    # tanh(softplus(x)) is 1 - 2 / (n + 2) with n = exp(x) (exp(x) + 2). By powers of exp(-|x|)
+    # nothing overflows, and no digits are lost where it is close to 1.
+    e, above = jnp.exp(-jnp.abs(x)), x > 0
+    part = 1 / jnp.where(above, 1 + 2 * e * (1 + e), 2 + e * (2 + e))
+    return jnp.where(above, 1 - 2 * e * e * part, e * (e + 2) * part), e, part
+
+
+def _mish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    value, e, part = _softplus_tanh(x)
+    slope = 4 * e * (1 + e) * jnp.where(x > 0, e, 1) * (part * part)
+    return (g * (value + x * slope),)
+
+
 @pointwise("aten.mish.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
+@with_gradient(_mish_backward)
 def mish(x: jax.Array) -> jax.Array:
     """``x * tanh(softplus(x))``."""
-    return x * jnp.tanh(jnp.logaddexp(x, 0))
+    return x * _softplus_tanh(x)[0]
 
 
 def _log_sigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:

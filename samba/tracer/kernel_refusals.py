@@ -70,6 +70,8 @@ def _refusal(node: torch.fx.Node) -> str:
     if any(isinstance(x, (torch.fx.Node, torch.SymInt, torch.SymFloat)) for x in leaves):
         return ""
     fake = [x for x in leaves if isinstance(x, torch.Tensor)]
+    if any(type(size) is not int for x in fake for size in x.shape):
+        return ""  # what gives it such a size is refused
     if any(x.layout is not torch.strided for x in fake):
         return ""
     if sum(x.numel() * x.element_size() for x in fake) > _MOST_BYTES:

@@ -202,10 +202,10 @@ class SeededNumbers(TraceError):
         super().__init__(
             where=line,
             reason="forward() draws random numbers here from torch's generator after setting its "
-            "seed or state: torch draws the numbers of that seed, but the device draws new ones "
-            "in each run",
-            hint="Draw once, before the model is compiled, and register the numbers as a buffer; "
-            "or leave the seed out of forward().",
+            "seed or state, which the device does not have: it draws new numbers in each run",
+            hint="For the same numbers in each run, draw them once, before the model is compiled, "
+            "and register them as a buffer. For new ones, as torch draws behind torch.seed(), "
+            "leave the seed out of forward().",
         )
 
 

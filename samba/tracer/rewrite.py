@@ -238,6 +238,30 @@ def _rrelu_in_place(
     return _rrelu(input, lower, upper, training, True)
 
 
+_HALVES = frozenset({torch.bfloat16, torch.float16})
+_WITH_MOMENTS = frozenset(
+    {
+        *("native_layer_norm", "native_group_norm", "native_batch_norm"),
+        *("_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+    }
+)
+"""Names of norms that give the moments of their data, too: of functions and of operations."""
+
+
+def _moments_in_float32(
+    norm: Callable[..., Any], input: torch.Tensor, *args: Any, **kwargs: Any
+) -> tuple[torch.Tensor, ...]:
+    """A norm of 16-bit data whose moments are of float32, as those of its kernel are.
+
+    That is so beside parameters of float32; torch's exporter says that they are of 16 bits.
+    """
+    given = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    if input.dtype not in _HALVES or not any(t.dtype is torch.float32 for t in given):
+        return norm(input, *args, **kwargs)
+    result, *moments = norm(input.float(), *args, **kwargs)
+    return (result.to(input.dtype), *moments)
+
+
 def _pack_padded_sequence(*args: Any, **kwargs: Any) -> NoReturn:
     """Refuses packed sequences; torch's exporter would go on and fail inside of the next layer."""
     raise DataDependentBranch(
@@ -283,6 +307,8 @@ def rewritten(func: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         Its rewritten form, or the function itself.
     """
+    if getattr(func, "__name__", "").partition(".")[0] in _WITH_MOMENTS:
+        return partial(_moments_in_float32, func)
     return _ON_TENSORS.get(func, func)
 
 

@@ -15,7 +15,9 @@ import inspect
 import itertools
 import linecache
 import logging
+import sys
 from collections.abc import Sequence
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
@@ -95,30 +97,41 @@ _BETWEEN = frozenset({"COPY", "NOP", "SWAP", "TO_BOOL", "CACHE"})
 """Instructions between the one that makes a value and the one that asks for its truth."""
 
 
-def asked_value(frame: FrameType) -> tuple[Place | None, bool]:
+class Asks(Enum):
+    """How a frame asks for the truth of a value."""
+
+    BRANCH = "a branch takes one of two ways"
+    CALL = "a function is called that asks for it"
+    COMPARISON = "items of two containers are compared"
+
+
+def asked_value(frame: FrameType) -> tuple[Place | None, Asks]:
     """Where the value is made whose truth a frame is asking for.
 
     Args:
         frame: A frame that has called for the truth of an object.
 
     Returns:
-        The place, None if the frame asks for another reason; and whether a call asks, as of
-        ``bool``.
+        The place, None if the frame asks for another reason; and how it asks.
     """
     code, now = _instructions(frame)
-    asks = code[now].opname if now >= 0 else ""
-    is_call = asks.startswith(("CALL", "PRECALL"))
-    if not is_call and asks != "COMPARE_OP":
-        if "JUMP" not in asks and asks != "TO_BOOL":
-            return None, False
+    name, how = code[now].opname if now >= 0 else "", Asks.BRANCH
+    if name.startswith(("CALL", "PRECALL")):
+        how = Asks.CALL
+    elif name == "COMPARE_OP":
+        # From Python 3.13 on, a comparison asks for the truth of its own result.
+        how = Asks.COMPARISON if sys.version_info < (3, 13) else Asks.BRANCH
+    else:
+        if "JUMP" not in name and name != "TO_BOOL":
+            return None, how
         # A jump may have the place of the statement; what it tests was made right before.
         now -= 1
         while now >= 0 and code[now].opname in _BETWEEN:
             now -= 1
     at = None if now < 0 else code[now].positions
     if at is None or at.end_lineno is None:
-        return None, is_call
-    return (at.lineno or 0, at.end_lineno, at.col_offset or 0, at.end_col_offset or 0), is_call
+        return None, how
+    return (at.lineno or 0, at.end_lineno, at.col_offset or 0, at.end_col_offset or 0), how
 
 
 def _place(frame: FrameType) -> tuple[int | None, int | None, int | None, int | None]:

@@ -235,10 +235,36 @@ def with_call(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None
         del model.__dict__["_call_impl"]
 
 
-def with_truth(of: Callable[[torch.SymBool], bool]) -> AbstractContextManager[None]:
-    """While active, the truth of a condition on symbolic numbers is asked of another (2.0).
+@contextmanager
+def with_numbers(
+    truth: Callable[[torch.SymBool], bool],
+    number: Callable[[torch.SymInt | torch.SymFloat], int | float | None],
+) -> Iterator[None]:
+    """While active, what Python gets of symbolic numbers is asked of others (2.0).
 
     Args:
-        of: Takes the condition; ``condition.node.bool_()`` is torch's own.
+        truth: Gives the truth of a condition; ``condition.node.bool_()`` is torch's own.
+        number: Gives what ``int`` or ``float`` is to give; None to ask torch.
     """
-    return replaced(torch.SymBool, __bool__=lambda self: of(self))
+
+    def asking(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def asked(self: Any) -> Any:
+            found = number(self)
+            return own(self) if found is None else found
+
+        return asked
+
+    with (
+        replaced(torch.SymBool, __bool__=lambda self: truth(self)),
+        replaced(
+            torch.SymInt,
+            __int__=asking(torch.SymInt.__int__),
+            __index__=asking(torch.SymInt.__index__),  # which float asks
+        ),
+        replaced(
+            torch.SymFloat,
+            __int__=asking(torch.SymFloat.__int__),
+            __float__=asking(torch.SymFloat.__float__),
+        ),
+    ):
+        yield

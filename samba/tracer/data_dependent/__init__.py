@@ -10,7 +10,8 @@ Two forms have a static graph that is right for all data:
 Branches on values go one of three ways (``branches``): what follows from constants and from buffers
 that forward leaves alone is computed (``known_values``, ``constant_shapes``); of a branch that
 raises on one side (``source_tests``), or that asks whether numbers are finite (``known_values``),
-the graph has the other side and a check that every run makes; all others are refused.
+the graph has the other side and a check that every run makes; all others are refused. Numbers that
+``forward`` takes out of tensors (``taken_numbers``) are followed back to these.
 
 A loop that leaves anything else behind, or asks how many entries were hit, raises
 ``DataDependentBranch`` at once. A selection without such a form stays in the graph, where

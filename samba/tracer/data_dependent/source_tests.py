@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from types import FrameType
+from typing import Any
 
 from samba.tracer.running_code import (
+    Asks,
     asked_value,
     call_at,
     covers,
@@ -15,6 +19,14 @@ from samba.tracer.running_code import (
     source_of,
     value_in,
 )
+
+
+class Items(Enum):
+    """How a condition depends on several values."""
+
+    ANY = "one of them suffices: any(...)"
+    ALL = "it takes all of them: all(...), or two lists that are equal"
+    NOT_ALL = "one of them suffices that is false: two lists that are not equal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +39,16 @@ class Tested:
         raises: What the whole test is where the statement does nothing but raise; None if neither
             outcome only raises.
         exception: What is raised, as written; None if that cannot be told.
+        is_first: Whether what is asked for is only the first of its comparisons in a row.
+        items: How it depends on several values, if what is asked for is one of them.
     """
 
     leaf: ast.expr
     path: tuple[ast.expr, ...]
     raises: bool | None
     exception: ast.expr | None
+    is_first: bool
+    items: Items | None
 
 
 def tested_at(frame: FrameType) -> Tested | None:
@@ -44,28 +60,87 @@ def tested_at(frame: FrameType) -> Tested | None:
     Returns:
         None if the source is not available, or it asks for another reason.
     """
-    (place, is_call), tree = asked_value(frame), source_of(frame)
+    (place, asks), tree = asked_value(frame), source_of(frame)
     if tree is None or place is None:
         return None
-    for statement, test in _tests(tree):
-        if not covers([test], place[1]):
-            continue
-        for path in _leaves(test, ()):
-            leaf = path[-1]
-            # A call begins, for Python, where its last attribute does.
-            if (leaf.end_lineno, leaf.end_col_offset) == place[1::2] and encloses(leaf, place):
-                if is_call and not _is_bool_call(leaf):
-                    return None
-                raises, exception = _raising(statement, tree)
-                return Tested(leaf=leaf, path=path, raises=raises, exception=exception)
+    for statement, path in _conditions(tree, place[1]):
+        leaf = path[-1]
+        # A call begins, for Python, where its last attribute does.
+        if (leaf.end_lineno, leaf.end_col_offset) == place[1::2] and encloses(leaf, place):
+            items = None if asks is Asks.BRANCH else _items(leaf, frame)
+            if asks is not Asks.BRANCH and items is None and not _is_truth(leaf):
+                return None
+            is_first = isinstance(leaf, ast.Compare) and len(leaf.ops) > 1
+            return _tested(statement, path, tree, is_first=is_first, items=items)
     return None
 
 
-def _tests(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, ast.expr]]:
-    """Statements and expressions that test something, with what they test."""
+def compared_at(frame: FrameType, call: ast.Call) -> Tested | None:
+    """The condition that is the result of a call, or a comparison of it with others.
+
+    Args:
+        frame: The frame that makes the call.
+        call: The call, as :func:`number_call` gives it.
+
+    Returns:
+        None if the call is no such part of a statement's test.
+    """
+    tree = source_of(frame)
+    if tree is None or call.end_lineno is None:
+        return None
+    for statement, path in _conditions(tree, call.end_lineno):
+        leaf = path[-1]
+        terms = [leaf.left, *leaf.comparators] if isinstance(leaf, ast.Compare) else [leaf]
+        if any(term is call for term in terms):
+            return _tested(statement, path, tree)
+    return None
+
+
+def number_call(frame: FrameType) -> tuple[ast.Call, type[int] | type[float]] | None:
+    """The call of ``int`` or ``float`` that a frame is waiting for, and which of both it is.
+
+    Args:
+        frame: A frame that has called something.
+
+    Returns:
+        None if it has called something else, or the source is not available.
+    """
+    call = call_at(frame)[1]
+    function = None if call is None else value_in(frame, call.func)
+    if call is None or len(call.args) != 1 or call.keywords:
+        return None
+    return next(((call, kind) for kind in (int, float) if function is kind), None)
+
+
+def _tested(
+    statement: ast.stmt | ast.expr,
+    path: tuple[ast.expr, ...],
+    tree: ast.Module,
+    *,
+    is_first: bool = False,
+    items: Items | None = None,
+) -> Tested:
+    raises, exception = _raising(statement, tree)
+    return Tested(
+        leaf=path[-1],
+        path=path,
+        raises=raises,
+        exception=exception,
+        is_first=is_first,
+        items=items,
+    )
+
+
+def _conditions(
+    tree: ast.Module, line: int
+) -> Iterator[tuple[ast.stmt | ast.expr, tuple[ast.expr, ...]]]:
+    """Statements and expressions that test something on a line, with the path to each condition."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
-            yield node, node.test
+        if isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)) and covers(
+            [node.test], line
+        ):
+            for path in _leaves(node.test, ()):
+                yield node, path
 
 
 def _leaves(test: ast.expr, above: tuple[ast.expr, ...]) -> Iterator[tuple[ast.expr, ...]]:
@@ -79,12 +154,85 @@ def _leaves(test: ast.expr, above: tuple[ast.expr, ...]) -> Iterator[tuple[ast.e
         yield path
 
 
-def _is_bool_call(leaf: ast.expr) -> bool:
-    """Whether a condition is the truth of its argument, as ``bool(x)`` is."""
-    if not isinstance(leaf, ast.Call) or leaf.keywords:
-        return False
-    name = getattr(leaf.func, "attr", getattr(leaf.func, "id", ""))
-    return name == "is_nonzero" or (name == "bool" and len(leaf.args) == 1)
+_TRUTHS = frozenset({"bool", "is_nonzero", "equal", "allclose"})
+"""Names of functions that give the truth of what a tensor is asked for."""
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def _is_truth(leaf: ast.expr) -> bool:
+    """Whether a condition is the truth of its arguments, as ``bool(x)`` is."""
+    return isinstance(leaf, ast.Call) and _name(leaf) in _TRUTHS
+
+
+def _items(leaf: ast.expr, frame: FrameType) -> Items | None:
+    """How a condition depends on several values whose truth it asks for one after the other."""
+    function = value_in(frame, leaf.func) if isinstance(leaf, ast.Call) else None
+    compares = [type(op) for op in leaf.ops] if isinstance(leaf, ast.Compare) else []
+    if function is any:
+        return Items.ANY
+    if function is all or compares == [ast.Eq]:
+        return Items.ALL
+    return Items.NOT_ALL if compares == [ast.NotEq] else None
+
+
+# -- conditions that are evaluated ------------------------------------------------
+
+ASKED = "__samba_asked__"
+"""The name that a condition to be evaluated has for what makes its calls."""
+
+
+def asking(condition: ast.expr) -> ast.Expression:
+    """A condition in which another function makes the calls that ask for values of tensors.
+
+    Args:
+        condition: The condition.
+
+    Returns:
+        An expression in which :data:`ASKED` is called with each such function and its arguments.
+
+    Example:
+        >>> ast.unparse(asking(ast.parse("int(x.max()) > n", mode="eval").body))
+        '__samba_asked__(int, x.max()) > n'
+    """
+    whole = ast.Expression(copy.deepcopy(condition))
+    return ast.fix_missing_locations(_Asking().visit(whole))
+
+
+_ASKING = _TRUTHS | {"int", "float", "any", "all"}
+
+
+class _Asking(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        if _name(node) not in _ASKING:
+            return node
+        name = ast.Name(id=ASKED, ctx=ast.Load())
+        return ast.copy_location(
+            ast.Call(func=name, args=[node.func, *node.args], keywords=node.keywords), node
+        )
+
+
+_READ = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Slice, ast.Constant, ast.keyword),
+    *(ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.expr_context),
+)
+_SIZES = frozenset({"len", "size", "dim", "numel", "float"})
+
+
+def only_reads(term: ast.expr) -> bool:
+    """Whether evaluating an expression once more changes nothing, as far as its form says.
+
+    Example:
+        >>> [only_reads(ast.parse(t, mode="eval").body) for t in ("m.sizes[0] - 1", "next(i)")]
+        [True, False]
+    """
+    return all(
+        isinstance(node, _READ) or (isinstance(node, ast.Call) and _name(node) in _SIZES)
+        for node in ast.walk(term)
+    )
 
 
 # -- what raises ------------------------------------------------------------------

@@ -147,15 +147,15 @@ def test_gradients_that_are_added_to_are_read() -> None:
         Device(program)
 
 
-@pytest.mark.parametrize("what", ["options", "argins"])
-def test_settings_that_the_update_rule_reads(what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "missing"), [("options", "option dampening"), ("argins", "argin lr")]
+)
+def test_settings_that_the_update_rule_reads(what: str, missing: str) -> None:
     program = training()
     left = getattr(program.optimizers[0], what)[1:]
     program = edit(program, "optimizers.0", **{what: left})
     verify(program)
-    with pytest.raises(
-        CannotRun, match=r"optimizer 0 \(sgd0\): no (option dampening|argin lr), whi"
-    ):
+    with pytest.raises(CannotRun, match=rf"optimizer 0 \(sgd0\): no {missing}, which SGD reads"):
         Device(program)
 
 

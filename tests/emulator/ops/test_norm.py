@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from emulator.ops.batch_norm import NoStatistics
 from emulator.ops.norm import UntrackedStatistics
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax, torch_op
 from tests.emulator.ops.narrow import check_narrow
+from tests.emulator.ops.traced import check_function
 
 
 def data(*shape: int, seed: int = 0, offset: float = 0.0) -> torch.Tensor:
@@ -148,3 +151,40 @@ def test_dtypes_of_bfloat16_statistics(
     lower = load_ops()[f"aten.{name}.default"].lower
     got = jax.eval_shape(lambda *arrays: lower(*arrays, *extra), *map(to_jax, tensors))
     assert [str(t.dtype) for t in got] == [str(t.dtype).removeprefix("torch.") for t in want]
+
+
+_MOMENTS: dict[str, Callable[..., Sequence[Tensor]]] = {
+    "layer": lambda x, w, b, *_: torch.native_layer_norm(x, [6], w, b, 1e-5),
+    "group": lambda x, w, b, *_: torch.native_group_norm(x, w, b, 4, 6, 1, 2, 1e-5),
+    "batch": lambda x, *given: torch.native_batch_norm(x, *given, True, 0.1, 1e-5),
+    "evaluated": lambda x, *given: torch.native_batch_norm(x, *given, False, 0.1, 1e-5),
+    "own batch": lambda x, w, b, *_: torch.native_batch_norm(x, w, b, None, None, True, 0.1, 1e-5),
+}
+_NARROW = [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("narrow", _NARROW)
+@pytest.mark.parametrize("norm", _MOMENTS.values(), ids=_MOMENTS)
+def test_norms_of_16_bits_in_each_mix_of_types_that_torch_computes(
+    norm: Callable[..., Sequence[Tensor]], narrow: torch.dtype
+) -> None:
+    """Results, moments and running statistics; its exporter says that all moments are narrow."""
+    types = narrow, torch.float32
+    mixes = [(w, b, kind) for kind in types for w in (kind, None) for b in (kind, None)]
+
+    def norms(x: Tensor, *given: Tensor, exact: bool = False) -> tuple[Tensor, ...]:
+        found: list[Tensor] = []
+        for weight, bias, kind in mixes:
+            parameters: list[Tensor | None] = []
+            for value, dtype in zip(given, (weight, bias, kind, kind), strict=True):
+                typed = None if dtype is None else value.to(dtype)
+                parameters.append(typed.double() if typed is not None and exact else typed)
+            found += norm(x, *parameters)
+            found += [t for t in parameters[2:] if t is not None]
+        return tuple(found)
+
+    tensors = [data(4, 6).to(narrow), *params(6), *stats(6)]
+    exact = norms(tensors[0].double(), *tensors[1:], exact=True)
+    check_function(norms, tensors, exact)
+    x, *given = tensors
+    check_function(lambda x: norm(x, *map(torch.clone, given))[0], [x.requires_grad_()])

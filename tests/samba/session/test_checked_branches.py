@@ -58,6 +58,15 @@ def hubert(m: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(m.last(m.first(x).relu()), labels)
 
 
+def asked_in_other_ways(m: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if int(labels.max() * 1.5) >= 7 or not torch.equal(labels, labels.clamp(max=4)):
+        raise ValueError
+    if float(x.sum()) == float("inf") or any(row.isnan().any() for row in x):
+        x = x * 0
+    m.steps.add_(1)
+    return F.cross_entropy(m.last(m.first(x)), labels)
+
+
 def line_of(function: Forward, below: int) -> str:
     return f"{__file__}:{function.__code__.co_firstlineno + below}"
 
@@ -103,6 +112,8 @@ INF[1, 2] = float("inf")
     [
         (detr, {"x": INF}, 2, "o0"),
         (hubert, {"labels": BAD}, 1, "o1"),
+        (asked_in_other_ways, {"labels": BAD}, 1, "o1"),
+        pytest.param(asked_in_other_ways, {"x": INF}, 3, "o0", marks=pytest.mark.slow),
         pytest.param(detr, {"x": INF}, 2, "o3", marks=pytest.mark.slow),
     ],
 )

@@ -240,8 +240,13 @@ def test_containers(scene):
 
 def test_containers_for_a_trace(tmp_path):
     scene, config = MLP.build(), {"output_folder": str(tmp_path)}
-    for given in (holding_itself(), {"x": X, "y": holding_itself()}, {"x": X, "y": nested(500, Y)}):
-        with pytest.raises(SambaError, match=r"that holds itself|nested more than 128 deep"):
+    itself = "a list that holds itself"
+    for given, part in (
+        (holding_itself(), itself),
+        ({"x": X, "y": holding_itself()}, itself),
+        ({"x": X, "y": nested(500, Y)}, "nested more than 128 deep"),
+    ):
+        with pytest.raises(SambaError, match=part):
             samba.session.compile(scene.model, given, None, config_dict=config)
     assert not list(tmp_path.iterdir())
 

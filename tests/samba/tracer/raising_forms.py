@@ -126,8 +126,69 @@ def tried_otherwise(m: Any, x: Tensor, labels: Tensor) -> Any:
     return x @ m.weight
 
 
+def equal(m: Any, x: Tensor, labels: Tensor) -> Any:
+    inside = labels.clamp(0, m.classes - 1)
+    if not torch.equal(labels, inside):
+        raise ValueError
+    if labels.equal(labels[:2]) or not inside.equal(labels):
+        raise ValueError
+    return x @ m.weight
+
+
+def close(m: Any, x: Tensor, labels: Tensor) -> Any:
+    inside = labels.clamp(0, m.classes - 1).float()
+    assert m.strict and torch.allclose(labels.float(), inside, atol=0.5)
+    if labels.max() > 9 or not inside.allclose(labels.float(), rtol=0.0, atol=0.5):
+        raise ValueError
+    return x @ m.weight
+
+
+def one_by_one(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if m.strict and any([(labels >= m.classes).any(), (labels < 0).any()]):
+        raise ValueError
+    assert all(label >= 0 for label in labels) and all(n < m.classes for n in labels.tolist())
+    return x @ m.weight
+
+
+def lists(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if [n >= m.classes for n in labels.tolist()] != [False] * 3:
+        raise ValueError
+    assert m.strict and [label < 0 for label in labels] == [False] * 3
+    return x @ m.weight
+
+
+def one_of_several(m: Any, x: Tensor, labels: Tensor) -> Any:
+    most, every = m.classes, labels.min() > -9
+    if every and any(label >= most for label in labels):
+        raise ValueError
+    if not (labels.min() < -9 or all(label.item() >= -1 for label in labels)):
+        raise ValueError
+    if every and (bool((labels < 0).any()) or int(labels.max()) > float(labels.max() + 1)):
+        raise ValueError
+    assert not every or torch.equal(labels, labels.abs())
+    return x @ m.weight
+
+
+def whole_numbers(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if int(labels.max()) >= m.classes or int(labels.min()) < 0:
+        raise ValueError
+    assert 0 <= int(labels.min()) <= m.classes + len(labels)
+    assert len(labels) > 2 and m.classes > int(labels.max().item())
+    if int((labels.max() + 1) * 0.5) == 3 or int((labels == 7).any()):
+        raise ValueError
+    return x @ m.weight
+
+
+def floats(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if not float("-inf") < float(labels.max() * 0.5) <= (m.classes - 1) / 2:
+        raise ValueError
+    assert float(labels.min()) > -0.5 and float(labels.min().item()) != -1
+    return x @ m.weight
+
+
 RAISING = [
     *(hubert, lower_and_upper, negated, both, with_python, items, truths, functions, asserted),
     *(chained, otherwise, returned_before, in_a_function, nested, without_gradient),
-    tried_otherwise,
+    *(tried_otherwise, equal, close, one_by_one, lists, one_of_several),
+    *(whole_numbers, floats),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -62,7 +63,8 @@ def run(traced: Traced, x: Tensor, labels: Tensor) -> tuple[list[Tensor], bool]:
 FAST = frozenset(
     {
         *("hubert", "with_python", "items", "chained", "detr", "finite_and_more", "caught"),
-        *("changed_by_a_view", "numbers", "masks"),
+        *("changed_by_a_view", "numbers", "masks", "equal", "one_by_one", "one_of_several"),
+        *("lists", "equal_lists", "whole_numbers", "as_numbers", "any_of_several", "kept_number"),
     }
 )
 """Forms that ``make test`` tries; ``make test-all`` tries the others, too."""
@@ -159,7 +161,15 @@ def taken_out(m: Any, x: Tensor, labels: Tensor) -> Any:
     return x @ m.weight
 
 
-FINITE = [taken_out, detr, not_finite, counted, by_itself, kept_as_bool, of_a_sum]
+def as_numbers(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if float(x.abs().max()) == math.inf or any([x[0].isnan().any(), x[1:].isnan().any()]):
+        x = x * 0
+    if not all(row.isfinite().all() for row in x) or not torch.equal(x, x):
+        x = x * 0
+    return x @ m.weight
+
+
+FINITE = [as_numbers, taken_out, detr, not_finite, counted, by_itself, kept_as_bool, of_a_sum]
 
 
 @each(FINITE)
@@ -264,6 +274,95 @@ def test_other_branches_are_refused_with_their_line(form: Form) -> None:
     with pytest.raises(DataDependentBranch) as caught:
         trace(Model(form), (X, LABELS), inference=True)
     assert __file__ in caught.value.where
+
+
+def any_of_several(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if not any([labels.min() >= 0, labels.max() < 3]):
+        raise ValueError
+    return x @ m.weight
+
+
+def all_of_several(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if all(label > 3 for label in labels) or (m.strict and labels.max() > 9):
+        raise ValueError
+    return x @ m.weight
+
+
+def some_and_more(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if any(label > 3 for label in labels) and labels.min() < 0:
+        raise ValueError
+    return x @ m.weight
+
+
+def equal_lists(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if labels.tolist() == [1, 4, 2]:
+        raise ValueError
+    return x @ m.weight
+
+
+def whole_number(m: Any, x: Tensor, labels: Tensor) -> Any:
+    return x @ m.weight * (2 if int(labels.sum()) > 3 else 1)
+
+
+def kept_number(m: Any, x: Tensor, labels: Tensor) -> Any:
+    largest = int(labels.max().item())
+    if largest > 3:
+        raise ValueError
+    return x @ m.weight
+
+
+def multiplied(m: Any, x: Tensor, labels: Tensor) -> Any:
+    return x @ m.weight * float(labels.sum())
+
+
+def of_two_numbers(m: Any, x: Tensor, labels: Tensor) -> Any:
+    if int(labels.min()) >= int(labels.max()):
+        raise ValueError
+    return x @ m.weight
+
+
+INSTEAD: dict[Form, str] = {
+    any_of_several: "torch.stack([...]).any() in place of any([...])",
+    all_of_several: "torch.stack([...]).all() in place of all([...])",
+    some_and_more: "torch.stack([...]).any() in place of any([...])",
+    equal_lists: "torch.equal(t, torch.tensor([...])) in place of lists",
+    whole_number: "t >= n in place of int(t) >= n",
+    kept_number: "t >= n in place of int(t) >= n",
+    multiplied: "x * t in place of x * float(t)",
+    of_two_numbers: "t >= n in place of int(t) >= n",
+}
+
+
+@each(list(INSTEAD))
+def test_a_refusal_says_what_to_write_instead(form: Form) -> None:
+    with pytest.raises(DataDependentBranch, match=re.escape(INSTEAD[form])) as caught:
+        trace(Model(form), (X, LABELS), inference=True)
+    assert __file__ in caught.value.where and "depend" in caught.value.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_whole_number_of_no_finite_one_is_an_error(value: float) -> None:
+    """As in torch, which raises an error of its own."""
+
+    def form(m: Any, x: Tensor, labels: Tensor) -> Any:
+        if int(x.sum()) > 99:
+            raise ValueError
+        return x @ m.weight
+
+    model = Model(form)
+    traced = trace(model, (X, LABELS), inference=True)
+    assert not run(traced, X, LABELS)[1] and run(traced, torch.full_like(X, value), LABELS)[1]
+    with pytest.raises((ValueError, OverflowError), match="to integer"):
+        model(torch.full_like(X, value), LABELS)
+
+
+def test_equality_of_other_shapes_is_known() -> None:
+    def form(m: Any, x: Tensor, labels: Tensor) -> Any:
+        return x @ m.weight * (2 if torch.equal(x, labels) or x.equal(x[:2]) else 1)
+
+    model = Model(form)
+    traced = trace(model, (X, LABELS), inference=True)
+    torch.testing.assert_close(run(traced, X, LABELS)[0][0], model(X, LABELS))
 
 
 class Squared(torch.autograd.Function):

@@ -16,6 +16,7 @@ from samba.tracer.errors import DataDependentBranch, UnsupportedOps
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.reference import run_reference
 from samba.tracer.traced import Traced
+from tests.samba.refusals import line_of
 from tests.tracing import trace
 
 
@@ -152,6 +153,23 @@ def test_places_in_a_single_number_are_refused(find: Callable[[Tensor], Tensor])
         trace(Places(), (torch.tensor(2.0),))
 
 
+@pytest.mark.parametrize(
+    "use", [torch.sum, lambda places: places.sum(1), lambda places: places.squeeze().float().mean()]
+)
+def test_uses_of_places_in_a_single_number_are_refused_for_its_places(
+    use: Callable[[Tensor], Tensor],
+) -> None:
+    """Not for the sizes of what is used, which no kernel can be asked about."""
+
+    class Uses(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return use(x.nonzero())
+
+    with pytest.raises(UnsupportedOps, match="the shape of its result depends on data") as caught:
+        trace(Uses(), (torch.tensor(2.0),))
+    assert [op.name for op in caught.value.ops] == ["aten.nonzero.default"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_selection_whose_rows_meet_again(kind: str) -> None:
     x = torch.randn(2, 3, 4).exp() - 0.5
@@ -176,7 +194,7 @@ class Refused(nn.Module):
         self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x[x[:, 0] > 0]
+        rows = x[x[:, 0] > 0]  # selected
         match self.kind:
             case "result":
                 return rows
@@ -204,8 +222,10 @@ SLOW = ["softmax", "product", "merged", "first", "max"]
     "kind", [*FAST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 )
 def test_anything_else_is_refused(kind: str) -> None:
-    with pytest.raises((UnsupportedOps, DataDependentBranch), match=r"data|value|number"):
+    with pytest.raises(UnsupportedOps, match="the shape of its result depends on data") as caught:
         trace(Refused(kind), torch.randn(5, 3))
+    (op,) = caught.value.ops
+    assert (op.name, op.lines) == ("aten.index.Tensor", (line_of(__file__, "selected"),))
 
 
 class Escaping(nn.Module):

@@ -44,6 +44,7 @@ SEEDS = {
     "torch's": lambda: torch.manual_seed(5),
     "the generator's": lambda: torch.default_generator.manual_seed(5),
     "a state": lambda: torch.set_rng_state(_OTHER_STATE),
+    "a new one": torch.seed,
 }
 
 
@@ -54,8 +55,9 @@ def test_draws_behind_a_seed_are_refused(
 ) -> None:
     torch.manual_seed(5)  # the same seed is a seed, too
     state = torch.get_rng_state()
-    with pytest.raises(SeededNumbers, match="after setting its seed") as caught:
+    with pytest.raises(SeededNumbers, match="after setting its seed or state, which the") as caught:
         trace(kind(seed), torch.ones(2, 4))
+    assert "as torch draws behind torch.seed(), leave the seed out" in caught.value.hint
     assert line_of(__file__, mark) in str(caught.value)
     assert caught.value.deviation == "seeded-in-forward"
     assert torch.equal(state, torch.get_rng_state())
