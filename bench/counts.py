@@ -83,7 +83,7 @@ def _without_xla() -> Iterator[list[str]]:
         def call(*arrays: Any) -> tuple[Any, ...]:
             return tuple(map(jax.device_put, results))
 
-        return Executable(compiled=_Zeros(call), source=Source.NO_CACHE, begun=0.0, ended=0.0)
+        return Executable(compiled=_Zeros(call), source=Source.NO_CACHE, seconds=0.0)
 
     compiled_or_kept, direct_call = plan.compiled_or_kept, plan.direct_call
     plan.compiled_or_kept = stand_in

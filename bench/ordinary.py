@@ -7,7 +7,6 @@ in each of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -363,9 +362,9 @@ def chain(steps: int, *, name: str = "", batch: int = 4, width: int = 8) -> Case
 ORDINARY: Mapping[str, Case] = by_name(
     post_norm(dropout=0.1),
     post_norm(dropout=0.0),
-    replace(gpt2_dropout(), large=True),
-    replace(bert(), large=True),
-    replace(vit_drop_path(), large=True),
+    gpt2_dropout(),
+    bert(),
+    vit_drop_path(),
     mlp_dropout(),
     chain(50),
     chain(200),

@@ -468,16 +468,16 @@ def moe(*, batch: int = 512, features: int = 64, width: int = 128, experts: int 
 
 
 UNSEEN: Mapping[str, Case] = by_name(
-    replace(mixer(), large=True),
+    mixer(),
     replace(encoder(), large=True),
-    replace(unet(), large=True),
+    unet(),
     dlrm(),
     gru(),
-    replace(vit(), large=True),
-    replace(mobilenet(), large=True),
-    replace(generator(), large=True),
-    replace(wavenet(), large=True),
-    replace(moe(), large=True),
+    vit(),
+    mobilenet(),
+    generator(),
+    wavenet(),
+    moe(),
 )
 """What the suite ``unseen`` times, by name."""
 

@@ -23,7 +23,7 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
-_LARGE = 8 << 20
+_LARGE = 64 << 20
 """Bytes of intermediate results from which on a program is large."""
 
 _WORTH_IT = 0.5

@@ -19,7 +19,6 @@ import platform
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
@@ -33,7 +32,6 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.kept_files import KeptFiles, kept_files
 from emulator.native.library import CALLS, native_library
 from emulator.processor import own_processors
-from emulator.trace_settings import wide_types
 
 _LOG = logging.getLogger(__name__)
 
@@ -96,15 +94,13 @@ class Executable:
     Args:
         compiled: A ``jax.stages.Compiled``.
         source: Where it is from.
-        begun, ended: When XLA began to compile or to load it, and when it was there, in seconds of
-            ``time.perf_counter``.
+        seconds: Time that it took to have it.
         kept: How a later process finds it without lowering anything; None where that cannot be.
     """
 
     compiled: Any
     source: Source
-    begun: float
-    ended: float
+    seconds: float
     kept: KeptExecutable | None = None
 
 
@@ -129,31 +125,9 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
     return Executable(
         compiled=compiled,
         source=client.source,
-        begun=start,
-        ended=time.perf_counter(),
+        seconds=time.perf_counter() - start,
         kept=_kept(lowered, client) if client.name else None,
     )
-
-
-def all_compiled_or_kept(lowered: Iterable[Any], options: dict[str, Any]) -> list[Executable]:
-    """Compile several functions side by side, each as soon as it is lowered.
-
-    XLA's passes over one function use one core, and only its code generation uses all of them.
-
-    Args:
-        lowered: ``jax.stages.Lowered`` ones, perhaps lowered when they are asked for.
-        options: XLA's options for them.
-
-    Returns:
-        The executables in the same order.
-    """
-
-    def one(each: Any) -> Executable:
-        with wide_types():  # jax's settings are those of a thread
-            return compiled_or_kept(each, options)
-
-    with ThreadPoolExecutor(len(own_processors()), "emulator-compile") as pool:
-        return list(pool.map(one, lowered))
 
 
 def load_kept(
@@ -194,9 +168,8 @@ def load_kept(
         compiled = _compiled(lowered, options, client)
     except _NotKept:
         return None
-    return Executable(
-        compiled=compiled, source=Source.CACHE, begun=start, ended=time.perf_counter(), kept=kept
-    )
+    seconds = time.perf_counter() - start
+    return Executable(compiled=compiled, source=Source.CACHE, seconds=seconds, kept=kept)
 
 
 @functools.cache

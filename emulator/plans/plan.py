@@ -23,13 +23,7 @@ from emulator.memory.pool import Placement
 from emulator.mesh.chips import Chips
 from emulator.plans.calls import direct_call, ended_call, joint_call, operation_of, taker
 from emulator.plans.composition import Composition, composed
-from emulator.plans.executable_cache import (
-    ArrayForm,
-    Executable,
-    all_compiled_or_kept,
-    compiled_or_kept,
-    load_kept,
-)
+from emulator.plans.executable_cache import ArrayForm, Executable, compiled_or_kept, load_kept
 from emulator.plans.footprint import Signature, footprint, signature
 from emulator.plans.fusion import jitted_as_planned
 from emulator.plans.kept_plans import KeptPlan, KeptPlans
@@ -293,9 +287,9 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     is_cpu = platform == "cpu"
     found: list[Executable] = []
 
-    def compile_all(lowered: Iterable[Any]) -> list[Any]:
-        found.extend(all_compiled_or_kept(lowered, xla_options(chips.first)))
-        return [executable.compiled for executable in found]
+    def compiled(lowered: Any) -> Any:
+        found.append(compiled_or_kept(lowered, xla_options(chips.first)))
+        return found[-1].compiled
 
     chain, constants = None, ()
     with traceable(composition, platform, placement) as jitted:
@@ -304,7 +298,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
         if is_cpu and chips.count == 1 and not (whole or composition.watched or chips.processes):
             divided = parts_of(traced.jaxpr, donated)
         if divided is not None:
-            linked = link(traced.jaxpr, divided, compile_all, chips.sharding(-1))
+            linked = link(traced.jaxpr, divided, compiled, chips.sharding(-1))
             call, executables, memory = linked.call, linked.executables, linked.memory
             chain, constants = linked.chain, linked.constants
         else:
@@ -313,8 +307,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
                     traced.jaxpr, sharing=chips.count == 1, **jit_settings(composition, placement)
                 )
                 traced = jitted.trace(*_shapes(composition, placement))
-            found.append(compiled_or_kept(traced.lower(), xla_options(chips.first)))
-            only = found[0].compiled
+            only = compiled(traced.lower())
             call, executables, memory = direct_call(only), (only,), measured_memory(only)
     abouts = [executable.kept for executable in found if executable.kept is not None]
     kept = None
@@ -331,8 +324,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
 
 def _making(executables: Sequence[Executable], start: float) -> Making:
     """How executables were made since a point in time."""
-    # Several are compiled or loaded side by side, or right after one another.
-    seconds = max(e.ended for e in executables) - min(e.begun for e in executables)
+    seconds = sum(executable.seconds for executable in executables)
     return Making(
         source=max([e.source for e in executables], key=[*Source].index),  # CACHE if all are there
         lowering_seconds=time.perf_counter() - start - seconds,

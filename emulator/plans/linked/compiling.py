@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -81,8 +81,8 @@ def linked_call(
 
 _jit, _put = cast("Any", jax).jit, cast("Any", jax).device_put
 
-CompileAll = Callable[[Iterable[Any]], Sequence[Any]]
-"""Makes a ``jax.stages.Compiled`` of each ``jax.stages.Lowered``."""
+Compile = Callable[[Any], Any]
+"""Makes a ``jax.stages.Compiled`` of a ``jax.stages.Lowered``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +105,14 @@ class Linked:
 
 
 def link(
-    traced: ClosedJaxpr, divided: Parts, compile_all: CompileAll, where: jax.sharding.Sharding
+    traced: ClosedJaxpr, divided: Parts, compiled: Compile, where: jax.sharding.Sharding
 ) -> Linked:
     """Compile parts and link them; takes up to seconds.
 
     Args:
         traced: The plan.
         divided: Its parts.
-        compile_all: Compiles one part of each form.
+        compiled: Compiles one part.
         where: The device that runs it.
 
     Returns:
@@ -121,11 +121,14 @@ def link(
     jaxpr = traced.jaxpr
     given = (*jaxpr.invars, *jaxpr.constvars)
     place: dict[Any, int] = {v: number for number, v in enumerate(given)}
-    firsts = {part.form: part for part in reversed(divided.parts)}
-    made = {form: k for k, form in enumerate(dict.fromkeys(p.form for p in divided.parts))}
+    made: dict[Hashable, int] = {}
+    executables: list[Any] = []
     links: list[Link] = []
     last = _last_readers(divided)
     for number, part in enumerate(divided.parts):
+        if part.form not in made:
+            made[part.form] = len(executables)
+            executables.append(compiled(_lowered(traced, part, where)))
         for v in part.gives:
             place[v] = len(place)
         ends = [v for v in (*part.takes, *part.gives) if last.get(v, number) <= number]
@@ -137,35 +140,28 @@ def link(
                 ends=tuple([place[v] for v in ends]),
             )
         )
+    memories = {form: measured_memory(executables[k]) for form, k in made.items()}
+    memory = _memory(jaxpr.invars, divided, last, memories)
     results = [place.get(a, -1) if not isinstance(a, Literal) else -1 for a in divided.results]
     copied = [
         k
         for k, number in enumerate(results)
         if number < len(given) or results.index(number) < k  # no two results are one array
     ]
-    atoms = [divided.results[k] for k in copied]
     if copied:
+        atoms = [divided.results[k] for k in copied]
         gives = tuple(range(len(place), len(place) + len(copied)))
         links.append(
             Link(
-                executable=len(made),
+                executable=len(executables),
                 takes=tuple([place[a] for a in variables(atoms)]),
                 gives=gives,
                 ends=(),
             )
         )
+        executables.append(compiled(_lowered_copies(atoms, where)))
         for k, number in zip(copied, gives, strict=True):
             results[k] = number
-
-    def lowered() -> Iterable[Any]:
-        for form in made:
-            yield _lowered(traced, firsts[form], where)
-        if copied:
-            yield _lowered_copies(atoms, where)
-
-    executables = compile_all(lowered())
-    memories = {form: measured_memory(executables[k]) for form, k in made.items()}
-    memory = _memory(jaxpr.invars, divided, last, memories)
     chain = Chain(
         links=tuple(links), made=len(place) + len(copied) - len(given), results=tuple(results)
     )

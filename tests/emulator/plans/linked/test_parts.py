@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,16 +32,12 @@ WIDTH = 4
 WHERE = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
 
 
-def compile_all(functions: Iterable[Any]) -> list[Any]:
-    return [lowered.compile() for lowered in functions]
-
-
 def in_parts(function: Callable[..., Any], donated: int, *arrays: Any) -> Linked:
     """A function in parts, which it has to have."""
     traced = jax.jit(function).trace(*arrays).jaxpr
     divided = parts_of(traced, donated)
     assert divided is not None
-    return link(traced, divided, compile_all, WHERE)
+    return link(traced, divided, lambda lowered: lowered.compile(), WHERE)
 
 
 def run(linked: Linked, *arrays: Any) -> list[np.ndarray]:
@@ -144,7 +140,7 @@ def test_a_mask_that_all_layers_share_is_made_once() -> None:
     assert divided is not None
     made = [e for part in divided.parts for e in part.eqns if e.primitive.name == "ge"]
     assert len(made) == 1
-    linked = link(traced, divided, compile_all, WHERE)
+    linked = link(traced, divided, lambda lowered: lowered.compile(), WHERE)
     np.testing.assert_allclose(run(linked, *arrays)[0], jax.jit(function)(*arrays)[0], rtol=2e-6)
 
 
@@ -212,8 +208,7 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
         arrays = [jax.device_put(jnp.eye(4) * k, second) for k in range(9)]
         traced = jax.jit(function).trace(*arrays).jaxpr
         divided = parts.parts_of(traced, 0)
-        linked = link(traced, divided, lambda all_: [low.compile() for low in all_], second)
-        results = linked.call(*arrays)
+        results = link(traced, divided, lambda low: low.compile(), second).call(*arrays)
         SLOW.end()
         print(len(divided.parts) > 2, {d.id for r in results for d in r.devices()})
         """,
