@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import random
 import signal
@@ -85,6 +86,27 @@ def quick_traces():
         keep_bookkeeping()
     if "jax" in sys.modules:
         keep_contexts()
+
+
+@pytest.fixture
+def cheap_traces(monkeypatch):
+    """What `quick_traces` does, in `make test-all`, too: for tests of hundreds of traces."""
+    if not os.environ["XLA_FLAGS"]:
+        from tests.speed import keep_bookkeeping, keep_contexts
+
+        keep_bookkeeping(monkeypatch.setattr)
+        keep_contexts(monkeypatch.setattr)
+
+
+@pytest.fixture
+def cheap_code(cheap_traces, monkeypatch):
+    """Plans compile as in the fast tests: for sweeps of what is traced, not of what XLA makes."""
+    if not os.environ["XLA_FLAGS"]:
+        from emulator.plans import xla_options
+
+        flags = dict(flag.removeprefix("--").split("=") for flag in FAST_XLA.split())
+        fast = {name: json.loads(value) for name, value in flags.items()}
+        monkeypatch.setattr(xla_options, "_CPU", {**xla_options._CPU, **fast})
 
 
 @pytest.fixture(autouse=True)
