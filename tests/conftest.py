@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import json
 import os
 import random
 import signal
@@ -19,7 +20,8 @@ from tests.processes import FAST_XLA
 # Set before torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# `make test-all` sets it to nothing and so runs every test on the code that users run.
+# `make test-all` sets it to nothing and so runs every test on the code that users run, but for
+# sweeps of traces (`cheap_code`).
 os.environ.setdefault("XLA_FLAGS", FAST_XLA)
 
 # No test writes into the cache of whoever runs it, and none finds what an earlier run left there.
@@ -75,7 +77,7 @@ def pytest_runtest_logfinish():
 def quick_traces():
     """Half the time of a small trace is torch listing its own operators, again each time.
 
-    `make test-all` runs every test through torch and jax as they are.
+    `make test-all` runs every test through torch and jax as they are, but for long sweeps.
     """
     if not os.environ["XLA_FLAGS"]:
         return
@@ -85,6 +87,27 @@ def quick_traces():
         keep_bookkeeping()
     if "jax" in sys.modules:
         keep_contexts()
+
+
+@pytest.fixture
+def cheap_traces(monkeypatch):
+    """What `quick_traces` does, in `make test-all`, too: for tests of hundreds of traces."""
+    if not os.environ["XLA_FLAGS"]:
+        from tests.speed import keep_bookkeeping, keep_contexts
+
+        keep_bookkeeping(monkeypatch.setattr)
+        keep_contexts(monkeypatch.setattr)
+
+
+@pytest.fixture
+def cheap_code(cheap_traces, monkeypatch):
+    """Plans compile as in the fast tests: for sweeps of what is traced, not of what XLA makes."""
+    if not os.environ["XLA_FLAGS"]:
+        from emulator.plans import xla_options
+
+        flags = dict(flag.removeprefix("--").split("=") for flag in FAST_XLA.split())
+        fast = {name: json.loads(value) for name, value in flags.items()}
+        monkeypatch.setattr(xla_options, "_CPU", {**xla_options._CPU, **fast})
 
 
 @pytest.fixture(autouse=True)

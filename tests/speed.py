@@ -1,4 +1,4 @@
-"""Work of jax and torch that the fast tests leave out; `make test-all` runs it as it is."""
+"""Work of jax and torch that the fast tests leave out, and sweeps of hundreds of programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from typing import Any
 _LOWERINGS = 200
 """How many share a context; what they made in it stays until it goes."""
 
+Put = Callable[[Any, str, Any], None]
 
-def keep_contexts() -> None:
+
+def keep_contexts(put: Put = setattr) -> None:
     """Lower many programs in one MLIR context, which takes jax longer to make than a small one.
 
     Only in the thread that calls this: a context is not made for dialects that come while another
     thread is in it. What is lowered does not change.
+
+    Args:
+        put: Puts a value in the place of an attribute, for good or for a while.
     """
     from jax._src.interpreters import mlir
 
@@ -33,15 +38,18 @@ def keep_contexts() -> None:
         uses += 1
         return kept[0]
 
-    mlir.make_ir_context = context
+    put(mlir, "make_ir_context", context)
 
 
-def keep_bookkeeping() -> None:
+def keep_bookkeeping(put: Put = setattr) -> None:
     """List torch's composite operations once, so that every later trace in this process is cheap.
 
     ``run_decompositions`` lists and wraps all of them again on every call, and makes for each a
     function that refuses gradients, which takes longer than tracing one operator. Nothing registers
     operators while tests run. What is traced does not change.
+
+    Args:
+        put: As for :func:`keep_contexts`.
     """
     import torch._export.utils
     import torch.export.decomp_utils
@@ -50,10 +58,11 @@ def keep_bookkeeping() -> None:
 
     key_type, python = torch._C.DispatchKey, torch._C.DispatchKey.Python
     listing = functools.cache(torch._export.utils._collect_all_valid_cia_ops)
-    torch.export.exported_program._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # replaced for speed
-    torch.export.decomp_utils._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # as above
-    refusing = functools.cache(torch.export.exported_program.autograd_not_implemented)  # pyright: ignore[reportPrivateImportUsage]  # as above
-    torch.export.exported_program.autograd_not_implemented = refusing  # pyright: ignore[reportPrivateImportUsage]  # as above
+    exported: Any = torch.export.exported_program
+    for module in (exported, torch.export.decomp_utils):
+        put(module, "_collect_all_valid_cia_ops", listing)
+    refusing = functools.cache(exported.autograd_not_implemented)
+    put(exported, "autograd_not_implemented", refusing)
     general = OperatorBase.py_impl
 
     def register(self: Any, key: Any) -> Callable[[Any], Any]:
@@ -64,11 +73,9 @@ def keep_bookkeeping() -> None:
             return general(self, key)
         return functools.partial(_register, self, key)
 
-    OperatorBase.py_impl = register
-    exported: Any = torch.export.exported_program
-    exported._override_composite_implicit_decomp = _remembering(
-        exported._override_composite_implicit_decomp
-    )
+    put(OperatorBase, "py_impl", register)
+    remembering = _remembering(exported._override_composite_implicit_decomp)
+    put(exported, "_override_composite_implicit_decomp", remembering)
 
 
 def rehearse() -> None:

@@ -164,6 +164,7 @@ def start(
     stdin: int | None = None,
     new_session: bool = False,
     quick: bool = False,
+    host: int | None = None,
     server: Server | None = None,
 ) -> Warm:
     """Run a command of Python: a script, ``-m`` and a module, or ``-c`` and code.
@@ -176,6 +177,7 @@ def start(
         stdin: That of what it reads; without one it reads nothing.
         new_session: Whether it leads a session and group of its own.
         quick: Whether it ends without taking apart the libraries that it shares.
+        host: The first process of a host whose namespaces it enters.
         server: What forks it; without one the process that all tests of this process share.
 
     Returns:
@@ -193,7 +195,7 @@ def start(
     if at_import:
         raise ValueError(f"{', '.join(at_import)}: read when modules are imported")
     request = {"args": args, "cwd": str(cwd), "env": dict(env)}
-    request |= {"session": new_session, "quick": quick}
+    request |= {"session": new_session, "quick": quick, "host": host}
     files = [stdout, stderr] if stdin is None else [stdout, stderr, stdin]
     return (server or _SERVER).start(request, files)
 
@@ -247,7 +249,7 @@ class Server:
                 )
             else:
                 request = {"args": command[1:], "cwd": str(ROOT), "env": env}
-                request |= {"session": True, "quick": False}  # it decides for itself
+                request |= {"session": True, "quick": False, "host": None}  # it decides for itself
                 self._process = self._parent.start(request, [1, 2, theirs.fileno()])
         self._owner = os.getpid()
         atexit.register(self.close)
@@ -360,9 +362,12 @@ def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
         _end_quickly()
     if request["session"]:
         os.setsid()
+    if request["host"] is not None:
+        _enter(request["host"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # the environment may name another folder
     for file, own in zip(files, (1, 2, 0), strict=False):  # the last only where there is one
         os.dup2(file, own)
         os.close(file)
@@ -384,6 +389,23 @@ def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
     sys.path[:] = [folder, *dict.fromkeys(path for path in others if path)]
     sys.modules["__main__"] = main
     exec(code, vars(main))
+
+
+_SPACES = ("net", "uts", "pid", "mnt")
+
+
+def _enter(first: int) -> None:
+    """Go on in the namespaces of a host, in a child, as ``nsenter`` does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    spaces = [os.open(f"/proc/{first}/ns/{kind}", os.O_RDONLY) for kind in _SPACES]
+    for kind, space in zip(_SPACES, spaces, strict=True):
+        if libc.setns(space, 0):
+            raise OSError(ctypes.get_errno(), f"setns: {kind}")
+        os.close(space)
+    child = os.fork()  # only what is forked now is in the table of processes
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(code if code >= 0 else 128 - code)
 
 
 def _module(main: ModuleType, name: str) -> Any:

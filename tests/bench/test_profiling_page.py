@@ -19,7 +19,7 @@ from bench.measurement import FULL
 from bench.process import case_of
 from tests.bench.simulated import Machine
 from tests.pages import examples_of, page, without_sizes
-from tests.processes import finished
+from tests.warm import finished
 
 PAGE = page("cost.md", "My step is slow")
 _VARIES = ((re.compile(r"Loss: [\d.]+"), "Loss: L"),)
@@ -136,13 +136,17 @@ def test_the_commands_of_the_page_run(
 
 @pytest.mark.slow
 def test_its_first_commands_on_this_machine(tmp_path: Path) -> None:
-    """Compiled, kept, and held against itself, by real processes that take real times."""
+    """Compiled, kept, and held against itself, by real processes that take real times.
+
+    By one process of each side: how the others are asked, a simulated machine tells.
+    """
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     (compiled, _), *others = examples_of(GATE)[:3]
     for command, output in ((compiled, ""), *others):
         words = shlex.split(command)
-        # Beside other tests a section may be asked again, in three times the processes.
+        words += ["--processes=1"] * ("gate" in words)
+        # Beside other tests a section may be asked again, in more processes.
         done = finished([sys.executable, *words[1:]], cwd=tmp_path, env=env, seconds=550)
         assert done.returncode == 0, done.stdout + done.stderr
         if output:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import page
-from tests.processes import finished
+from tests.warm import finished
 
 ROOT = Path(__file__).parents[2]
 

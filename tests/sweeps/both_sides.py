@@ -48,7 +48,7 @@ def train_both(
 
     Args:
         make: Makes the model; ``forward`` returns a loss, or a tuple that begins with it.
-        inputs: What it takes, by name.
+        inputs: What it takes, by name and in order.
         folder: Where the PEF goes.
         steps: How many steps.
         lr: Learning rate.
@@ -97,7 +97,7 @@ def _host_steps(
     try:
         for step in range(steps):
             optimizer.zero_grad()
-            results = model(**inputs)
+            results = model(*inputs.values())
             results = results if isinstance(results, tuple) else (results,)
             results[0].backward()
             optimizer.step()
@@ -144,8 +144,9 @@ class _Together(nn.Module):
         super().__init__()
         self.cases = nn.ModuleList(cases)
 
-    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
-        return torch.stack([case(**inputs) for case in self.cases]).sum()
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        losses = torch.stack([case(*inputs) for case in self.cases])
+        return losses.sum(), losses
 
 
 def sweep_together(
@@ -156,11 +157,11 @@ def sweep_together(
     *,
     size: int = 24,
     **how: Any,
-) -> None:
+) -> int:
     """Count the outcomes of many models, each of which returns a loss.
 
-    Those that torch trains are trained several at a time; each of these is equal if all are. Those
-    that torch refuses, and all of a batch that is not equal, are trained alone.
+    Those that torch trains are trained several at a time; each of these is equal if all are, and if
+    not, each half of them is tried, down to one. Those that torch refuses are trained alone.
 
     Args:
         tally: Where to count.
@@ -169,21 +170,27 @@ def sweep_together(
         folder: Where PEFs go.
         size: Models of a batch.
         how: As for :func:`train_both`.
+
+    Returns:
+        How many models were trained.
     """
     together = [name for name, make in cases.items() if _trains(make, inputs)]
-    alone = [name for name in cases if name not in set(together)]
-    for start in range(0, len(together), size):
-        names = together[start : start + size]
-        outcome, _ = train_both(
-            lambda names=names: _Together([cases[name]() for name in names]), inputs, folder, **how
-        )
-        if outcome is Outcome.EQUAL:
+    left = [[name] for name in cases if name not in set(together)]
+    left += [together[start : start + size] for start in range(0, len(together), size)]
+    trained = 0
+    while left:
+        names = left.pop()
+        makes = [cases[name] for name in names]
+        make = makes[0] if len(makes) == 1 else lambda: _Together([make() for make in makes])  # noqa: B023  # called at once
+        outcome, text = train_both(make, inputs, folder, **how)
+        trained += 1
+        if len(names) == 1 or outcome is Outcome.EQUAL:
             for name in names:
-                tally.add(name, outcome)
+                tally.add(name, outcome, text)
         else:
-            alone += names
-    for name in alone:
-        tally.add(name, *train_both(cases[name], inputs, folder, **how))
+            middle = len(names) // 2
+            left += [names[:middle], names[middle:]]
+    return trained
 
 
 def _trains(make: Make, inputs: Tensors) -> bool:
@@ -192,7 +199,7 @@ def _trains(make: Make, inputs: Tensors) -> bool:
     model = make()
     try:
         for _ in range(2):
-            model(**inputs).backward()
+            model(*inputs.values()).backward()
     except Exception:
         return False
     return True

@@ -128,6 +128,7 @@ def test_gradients_are_of_what_a_buffer_held(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_code")
 @pytest.mark.parametrize("runs", [((),), SPLIT], ids=["whole", "split"])
 @pytest.mark.parametrize("level", ["o3", "o1", "o0"])
 def test_changed_buffers(tmp_path, level, runs):

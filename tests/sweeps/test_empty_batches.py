@@ -252,6 +252,7 @@ def test_some_models(tmp_path: Path) -> None:
 # Torch warns of the variance of one number, which it then computes as NaN.
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0:UserWarning")
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_code")
 def test_all_models(tmp_path: Path) -> None:
     tally = Tally("empty batches")
     _sweep(list(CASES), tmp_path, tally)

@@ -6,6 +6,7 @@ parameters that they use.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.sweeps.both_sides import train_both
+from tests.sweeps.both_sides import sweep_together
 from tests.sweeps.tally import Tally
 
 Two = Callable[["Around", torch.Tensor, torch.Tensor], torch.Tensor]
@@ -210,16 +211,15 @@ SLICE = (
 
 def _sweep(cases: list[tuple[str, str, bool]], folder: Path) -> Tally:
     tally = Tally("gradient needs")
-    for way, needs, ungraded in cases:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
-            outcome, text = train_both(
-                lambda way=way, needs=needs, off=ungraded: Around(way, needs, ungraded=off),
-                _given(),
-                folder,
-                lr=0.02,
-            )
-        tally.add(f"{way}, {needs}{', under no_grad' if ungraded else ''}", outcome, text)
+    named = {
+        f"{way}, {needs}{', under no_grad' if ungraded else ''}": functools.partial(
+            Around, way, needs, ungraded=ungraded
+        )
+        for way, needs, ungraded in cases
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")
+        sweep_together(tally, named, _given(), folder, lr=0.02)
     return tally
 
 
@@ -228,6 +228,7 @@ def test_a_few_of_them(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_code")
 def test_all_of_them(tmp_path):
     cases = list(_cases())
     _sweep(cases, tmp_path).close(at_least=len(cases))

@@ -31,6 +31,7 @@ def test_a_slice_of_the_modules(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_traces")
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_modules_with_all_their_options(part, tmp_path):
     tally = Tally(f"modules, part {part + 1} of {_PARTS}")

@@ -192,5 +192,6 @@ def test_a_few_of_them(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_code")
 def test_all_of_them(tmp_path):
     _sweep(list(_cases()), tmp_path).close(at_least=len(HOMES) - len(UNCOUNTABLE))

@@ -178,6 +178,7 @@ def test_the_cpu_runs_the_same_code(function: Callable[..., Any], shapes: Any) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_traces")
 def test_products_of_all_operators() -> None:
     """Every operator of torch's database that the project has, with its gradients."""
     lowered_entries = with_products = 0

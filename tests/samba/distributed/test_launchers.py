@@ -45,8 +45,8 @@ def script(folder: Path, text: str = MEETS) -> str:
 
 
 def run(command: list[str], job: str = "one", seconds: float = 90) -> str:
-    """Run a launcher; returns what it printed. Our own starts warm, its replicas do not."""
-    run_to_the_end = warm.finished if command[1:4] == launch(2)[1:4] else finished
+    """Run a command; returns what it printed. One of Python starts warm, replicas of it do not."""
+    run_to_the_end = warm.finished if command[0] == sys.executable else finished
     done = run_to_the_end(
         command,
         env=clean_environment(JOB=job, CCL_TIMEOUT="60"),
@@ -246,16 +246,23 @@ def test_the_launcher_passes_sigterm_on(tmp_path):
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
 
 
+LENET = str(ROOT / "examples" / "lenet.py")
+
+
+@pytest.fixture(scope="module")
+def pef(tmp_path_factory):
+    """LeNet for several replicas, as a command line has compiled it."""
+    folder = tmp_path_factory.mktemp("lenet")
+    options = ["--data-parallel", "--pef-name=lenet", f"--output-folder={folder}"]
+    run([sys.executable, LENET, "compile", *options])
+    return folder / "lenet" / "lenet.pef"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [mpirun, torchrun, launch])
-def test_lenet_trains(tmp_path, launcher):
-    lenet = str(ROOT / "examples" / "lenet.py")
-    folder = f"--output-folder={tmp_path}"
-    run([sys.executable, lenet, "compile", "--data-parallel", "--pef-name=lenet", folder])
-    command = launcher(2)
-    pef = f"--pef={tmp_path / 'lenet' / 'lenet.pef'}"
-    options = ["run", "--data-parallel", "--reduce-on-rdu", "--num-epochs=4", pef]
-    out = run([*command, lenet, *options], seconds=300)
+def test_lenet_trains(pef, launcher):
+    options = ["run", "--data-parallel", "--reduce-on-rdu", "--num-epochs=4", f"--pef={pef}"]
+    out = run([*launcher(2), LENET, *options], seconds=300)
     # torchrun passes lines of two replicas on as they come, even one within the other.
     scores = re.findall(r"Accuracy:\s*([\d.]+)", out)
     assert len(scores) == 2

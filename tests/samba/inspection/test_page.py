@@ -19,9 +19,10 @@ from samba.__main__ import main
 from samba.inspection.estimate import _parser, as_dict, estimate, run
 from samba.inspection.memory_command import _parser as _memory_parser
 from samba.session.metrics import METRICS_VARIABLE, Metrics, Totals
+from tests import processes
 from tests.pages import examples_of, page, without_sizes
-from tests.processes import finished
 from tests.samba.inspection.programs import keys_of
+from tests.warm import finished
 
 PAGES = {
     "What is in a PEF, and where do two differ?": 11,
@@ -47,7 +48,7 @@ def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
     line, _, head = command.partition(" | head -")
     words = shlex.split(line)
     if words[0] in _TOOLS:
-        done = finished(words, cwd=Path.cwd())
+        done = processes.finished(words, cwd=Path.cwd())
         assert (done.returncode, done.stderr) == (0, ""), command
         return done.stdout
     if words[:2] == ["python", "examples/lenet.py"]:

@@ -60,9 +60,8 @@ class Ended:
 def start(
     host: Host, log: str, command: Sequence[str], *, outside: bool = False, **env: str
 ) -> Started:
-    """Start a command on a host, or with its files outside of it."""
-    whole = list(command) if outside else host.inside(*command)
-    process = host.start(whole, clean_environment(**env), log)
+    """Start a command on a host, or one that enters the host by itself."""
+    process = host.start(command, clean_environment(**env), log, outside=outside)
     return Started(host=host, log=log, process=process)
 
 

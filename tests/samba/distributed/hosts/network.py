@@ -10,11 +10,13 @@ import contextlib
 import ipaddress
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests import warm
 from tests.processes import ended
 from tests.samba.distributed.hosts.hub import Hub
 from tests.samba.distributed.processes import ROOT
@@ -29,7 +31,7 @@ _UNSHARE = (
 _PATIENCE = 20.0
 
 
-Process = subprocess.Popen[bytes]
+Process = subprocess.Popen[bytes] | warm.Warm
 
 
 class Refused(Exception):
@@ -120,16 +122,36 @@ class Host:
             self.inside(*command), capture_output=True, text=True, timeout=seconds
         )
 
-    def start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> Process:
-        """Start a command as it is given; what it prints goes to ``LOG.out`` and ``LOG.err``."""
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str], log: str, *, outside: bool = False
+    ) -> Process:
+        """Start a command; what it prints goes to ``LOG.out`` and ``LOG.err``.
+
+        Args:
+            command: The command; one of Python is forked from a process that has torch and jax.
+            env: All of its environment but the folder for temporary files.
+            log: Name of the files.
+            outside: Whether the command enters the host by itself.
+        """
+        env = {**env, "TMPDIR": str(self._folder / "tmp")}
         with (
             (self._folder / f"{log}.out").open("wb") as out,
             (self._folder / f"{log}.err").open("wb") as err,
         ):
+            if command[0] == sys.executable and not outside:
+                return warm.start(
+                    command,
+                    cwd=ROOT,
+                    env=env,
+                    stdout=out.fileno(),
+                    stderr=err.fileno(),
+                    new_session=True,
+                    host=self.first,
+                )
             return subprocess.Popen(
-                command,
+                command if outside else self.inside(*command),
                 cwd=ROOT,
-                env={**env, "TMPDIR": str(self._folder / "tmp")},
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -40,7 +40,7 @@ import sys, time
 from pathlib import Path
 from tests.samba.distributed.hosts.network import network
 with network(2, Path(sys.argv[1])) as net:
-    net.hosts[1].start(net.hosts[1].inside("sleep", "1000"), {}, "sleep")
+    net.hosts[1].start(["sleep", "1000"], {}, "sleep")
     while not net.hosts[1].processes():
         time.sleep(0.01)
     print(*(host.inode for host in net.hosts), flush=True)
