@@ -91,20 +91,6 @@ def lstm_step_gradients(
 
 
 # -- an LSTM over time; where its output is projected, h between steps is the narrow one --
-#
-# The states of all steps lie in one array with the initial one, so that those before each step are
-# a range of it: XLA would put them together as a padded array, element by element.
-
-
-def _room(first: jax.Array, steps: int, reverse: bool) -> jax.Array:
-    """Room for the states of all steps beside the one that the first step starts from."""
-    room = jnp.zeros((steps + 1, *first.shape), first.dtype)
-    return put_row(room, first, jnp.asarray(steps if reverse else 0))
-
-
-def _ranges(reverse: bool) -> tuple[slice, slice]:
-    """Where the states after each step lie, and where those before it."""
-    return (slice(-1), slice(1, None)) if reverse else (slice(1, None), slice(-1))
 
 
 def _forward(
@@ -116,7 +102,6 @@ def _forward(
     state: State,
 ) -> tuple[tuple[jax.Array, State], tuple]:
     steps, batch, width = gx.shape
-    after, _ = _ranges(reverse)
     turned = weight.T
     turned_projection = None if projection is None else projection.T
 
@@ -130,27 +115,30 @@ def _forward(
         if turned_projection is not None:
             wides = put_row(wides, h, t)
             h = recurrent_gates(h, turned_projection)
-        to = t + (after.start or 0)
-        return gates, wides, put_row(hs, h, to), put_row(cs, c, to), (h, c)
+        return gates, wides, put_row(hs, h, t), put_row(cs, c, t), (h, c)
 
-    wides = None if projection is None else jnp.zeros((steps, batch, width // 4), gx.dtype)
-    carry = (gx, wides, *(_room(first, steps, reverse) for first in state), state)
+    wide = jnp.zeros((steps, batch, width // 4), gx.dtype)
+    if projection is None:
+        carry = (gx, None, wide, wide, state)
+    else:
+        narrow = jnp.zeros((steps, batch, projection.shape[0]), gx.dtype)
+        carry = (gx, wide, narrow, wide, state)
     gates, wides, hs, cs, final = lax.fori_loop(0, steps, step, carry)
-    return (hs[after], final), (gates, wides, hs, cs, weight, projection)
+    return (hs, final), (gates, wides, hs, cs, state, weight, projection)
 
 
 def _backward(
     reverse: bool, saved: tuple, grads: tuple[jax.Array, State]
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None, State]:
-    gates, wides, hs, cs, weight, projection = saved
+    gates, wides, hs, cs, first, weight, projection = saved
     dys, dfinal = grads
     steps = gates.shape[0]
-    after, before = _ranges(reverse)
+    before_h, before_c = states_before((hs, cs), first, reverse)
 
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, dhs, (dh, dc) = carry
         t = k if reverse else steps - 1 - k
-        at = (row(gates, t), row(cs, t + (after.start or 0)), row(cs, t + (before.start or 0)))
+        at = (row(gates, t), row(cs, t), row(before_c, t))
         dy = row(dys, t)
         if projection is not None:
             dh = dh + dy
@@ -160,13 +148,13 @@ def _backward(
         dgates, dc = compile_apart(lstm_step_gradients, *at, dy, dh, dc)
         return put_row(gates, dgates, t), dhs, (state_gradient(dgates, weight), dc)
 
-    dhs = None if projection is None else jnp.zeros_like(dys)
+    dhs = None if projection is None else jnp.zeros_like(hs)
     dgates, dhs, dstate = lax.fori_loop(0, steps, step, (gates, dhs, dfinal))
     dprojection = None
     if projection is not None:
         rows = (rows_of(a).astype(projection.dtype) for a in (dhs, wides))
         dprojection = contract("np,nh->ph", *rows).astype(projection.dtype)
-    dweight, dbias = weight_gradients(dgates, hs[before], weight)
+    dweight, dbias = weight_gradients(dgates, before_h, weight)
     return dgates, dweight, dbias, dprojection, dstate
 
 
