@@ -25,7 +25,7 @@ SELECTIONS = ("suites", "cases", "contenders")
 """Settings that say which part of the bench was run, each a list of names."""
 
 FULL = "(full schedule)"
-"""Stands among the sections for the schedule as one executable."""
+"""Stands among the sections for the whole schedule, as a run of it is compiled."""
 
 ALLOC = "+alloc"
 """Ends the name of a peer that runs with this project's allocator settings."""

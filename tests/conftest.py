@@ -20,7 +20,7 @@ from tests.processes import FAST_XLA
 # Set before torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# `make test-all` sets it to nothing and so runs every test on the code that users run, but for
+# `make test-all` sets it to nothing and so runs every test on the code that users run, except
 # sweeps of traces (`cheap_code`).
 os.environ.setdefault("XLA_FLAGS", FAST_XLA)
 
@@ -77,7 +77,7 @@ def pytest_runtest_logfinish():
 def quick_traces():
     """Half the time of a small trace is torch listing its own operators, again each time.
 
-    `make test-all` runs every test through torch and jax as they are, but for long sweeps.
+    `make test-all` runs every test through torch and jax as they are, except long sweeps.
     """
     if not os.environ["XLA_FLAGS"]:
         return

@@ -255,8 +255,8 @@ def _moments_in_float32(
 
     That is so beside parameters of float32; torch's exporter says that they are of 16 bits.
     """
-    given = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
-    if input.dtype not in _HALVES or not any(t.dtype is torch.float32 for t in given):
+    parameters = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    if input.dtype not in _HALVES or not any(t.dtype is torch.float32 for t in parameters):
         return norm(input, *args, **kwargs)
     result, *moments = norm(input.float(), *args, **kwargs)
     return (result.to(input.dtype), *moments)

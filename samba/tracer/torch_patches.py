@@ -249,8 +249,8 @@ def with_numbers(
 
     def asking(own: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def asked(self: Any) -> Any:
-            found = number(self)
-            return own(self) if found is None else found
+            answer = number(self)
+            return own(self) if answer is None else answer
 
         return asked
 

@@ -387,8 +387,8 @@ class CheckedBranches:
         if frame is None or self._is_elsewhere():
             return None
         called = number_call(frame)
-        found = None if called is None or tensor.is_complex() else self._compared(frame, called[0])
-        number = None if found is None else self._outcome(tensor, *found, frame, kind)
+        test = None if called is None or tensor.is_complex() else self._compared(frame, called[0])
+        number = None if test is None else self._outcome(tensor, *test, frame, kind)
         if number is None:
             raise _number_is_asked_for(frame, kind if called is None else called[1])
         if kind is int and tensor.is_floating_point():
@@ -404,7 +404,7 @@ class CheckedBranches:
         return None if side is None else compared.number_with(side, kind)
 
     def _compared(self, frame: FrameType, call: ast.Call) -> tuple[Tested, Comparison] | None:
-        """The test and what a number is compared with; None but for numbers that are only read."""
+        """The test and what a number is compared with; None if that is not a number."""
         tested = compared_at(frame, call)
         if tested is None or not isinstance(tested.leaf, ast.Compare):
             return None if tested is None else (tested, Comparison(terms=(), compares=()))

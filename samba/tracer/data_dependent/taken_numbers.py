@@ -1,4 +1,4 @@
-"""Numbers that ``forward`` takes out of tensors, as the tensors that they came out of.
+"""Numbers that ``forward`` takes out of tensors, traced back to those tensors.
 
 ``item()`` gives a symbolic number, and torch's graph says how others were computed from it. ``int``
 and ``float`` have to give a number of Python: where it is only compared with other numbers, and the
@@ -57,7 +57,7 @@ class TakenNumbers:
             self._taken[node[0]] = tensor
 
     def tensor_of(self, number: Symbol) -> T | None:
-        """What a number was computed from, computed from the tensors that it came out of.
+        """A number as a tensor, computed from the tensors that it came out of.
 
         Args:
             number: The number.
@@ -67,10 +67,10 @@ class TakenNumbers:
         """
         node = node_of(number)
         try:
-            found = None if node is None else self._on_tensors(node[0])
+            result = None if node is None else self._on_tensors(node[0])
         except _Foreign:
             return None
-        return found if isinstance(found, T) else None
+        return result if isinstance(result, T) else None
 
     def _on_tensors(self, node: Any) -> Any:
         if not isinstance(node, torch.fx.Node):
@@ -227,10 +227,10 @@ def joined(values: Iterable[Any], *, is_any: bool) -> Any:
         True
     """
     join = torch.logical_or if is_any else torch.logical_and
-    found: Any = not is_any
+    result: Any = not is_any
     for value in values:
         if isinstance(value, T):
-            found = join(found, value) if isinstance(found, T) else value
+            result = join(result, value) if isinstance(result, T) else value
         elif bool(value) is is_any:
             return is_any
-    return found
+    return result

@@ -54,10 +54,8 @@ def run(traced: Traced, x: Tensor, labels: Tensor) -> tuple[list[Tensor], bool]:
         sources[source.value] = torch.zeros((), dtype=torch.bool) if tensor is None else tensor
     env = run_reference(traced.graph(), {k: v.detach().clone() for k, v in sources.items()})
     checks = {s.value for s in traced.sources if s.role is Role.METRIC}
-    return (
-        [env[o.value] for o in traced.outputs],
-        any(bool(env[new]) for new, old in traced.updates if old in checks),
-    )
+    failed = any(bool(env[new]) for new, old in traced.updates if old in checks)
+    return [env[o.value] for o in traced.outputs], failed
 
 
 FAST = frozenset(
