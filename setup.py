@@ -64,6 +64,8 @@ def native_kernels() -> list[Extension]:
             define_macros=[("NDEBUG", None)],
             extra_compile_args=[
                 *("-std=c++17", "-O3", "-g0", "-fvisibility=hidden"),
+                # No kernel is called without these extensions; loops with choices become vectors.
+                *("-mavx2", "-mfma", "-fno-trapping-math"),
                 *("-isystem", include_dir(), "-isystem", str(header.parent)),
             ],
             extra_link_args=[str(library)],

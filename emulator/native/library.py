@@ -38,12 +38,12 @@ _LOG = logging.getLogger(__name__)
 _ONEDNN = "onednn-cpu-gomp"
 """The package that holds oneDNN's library."""
 
-_FAMILIES = ("Convolution", "Product")
+_FAMILIES = ("Convolution", "Product", "Recurrence")
 """The names of a family's functions begin with these. XLA knows a family by :data:`CALLS` and the
 name in small letters."""
 
-_WANTED_ISA = "avx2"
-"""oneDNN has generated kernels for processors with this extension, and slow ones for others."""
+_WANTED_ISA = frozenset({"avx2", "fma"})
+"""oneDNN has generated kernels for processors with these extensions, and slow ones for others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ def native_version() -> str:
 
 @functools.cache
 def _load() -> Library | None:
-    if sys.platform != "linux" or _WANTED_ISA not in processor().isa:
+    if sys.platform != "linux" or not _WANTED_ISA <= set(processor().isa):
         return None
     try:
         # jax takes types of the FFI only once the CPU's backend is there.

@@ -19,9 +19,11 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
+from emulator.native.recurrence import Cell as native_cells
 from emulator.op_facts.facts import ALL_INPUTS
 from emulator.ops._contractions import contract
 from emulator.ops._gradient import with_gradient
+from emulator.ops._native_recurrence import native_call, native_scan
 from emulator.ops._recurrence import (
     State,
     lstm_gates,
@@ -65,6 +67,15 @@ def _rnn_relu(gx: jax.Array, gh: jax.Array, state: State) -> State:
 
 _ADDITIVE = frozenset({_lstm, _rnn_tanh, _rnn_relu})
 """Cells that read the sum of their gates only: one gradient serves both."""
+
+
+_NATIVE = {
+    _lstm: native_cells.LSTM,
+    _gru: native_cells.GRU,
+    _rnn_tanh: native_cells.TANH,
+    _rnn_relu: native_cells.RELU,
+}
+"""The native kernels' names of cells."""
 
 
 def _scan_forward(
@@ -166,6 +177,10 @@ def _direction(
     elif biased:
         gx, bias = gx + widen(params[2]), widen(params[3])
     gx, state = gx.reshape(t, b, gx.shape[-1]), tuple(map(widen, state))
+    if not _is_projected(state):
+        call = native_call(_NATIVE[cell], reverse, gx, w_hh, state)
+        if call is not None:
+            return native_scan(call, gx, w_hh, bias, state)
     if cell is _lstm:
         projection = params[-1] if _is_projected(state) else None
         return lstm_scan(reverse, gx, w_hh, bias, projection, state)

@@ -127,7 +127,7 @@ def test_elsewhere_they_are_left_out_without_a_word(
     if where == "another system":
         monkeypatch.setattr(module.sys, "platform", "darwin")
     elif where == "an old processor":
-        monkeypatch.setattr(module, "_WANTED_ISA", "avx1024")
+        monkeypatch.setattr(module, "_WANTED_ISA", frozenset({"avx1024"}))
     else:
         monkeypatch.setattr(module.jax, "local_devices", devices)
     assert native_library() is None
