@@ -146,7 +146,7 @@ def native_version() -> str:
 
 @functools.cache
 def _load() -> Library | None:
-    if sys.platform != "linux" or not _WANTED_ISA <= set(processor().isa):
+    if sys.platform != "linux" or not set(processor().isa) >= _WANTED_ISA:
         return None
     try:
         # jax takes types of the FFI only once the CPU's backend is there.

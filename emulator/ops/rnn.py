@@ -1,10 +1,11 @@
 """Lowerings of recurrent layers and cells.
 
 The input products of all steps are one GEMM before the loop, and the gradient of the
-recurrent weight is one GEMM after it: only the product with the state stays inside, and it is
-XLA's own, since a call of oneDNN is set up again at every step. What a step does to its gates is
-compiled apart from the slices of the arrays over time: fused with them, XLA:CPU takes element by
-element.
+recurrent weight is one GEMM after it: only the product with the state stays inside. The loop is a
+native kernel where there is one (:mod:`emulator.ops._native_recurrence`), else a loop of XLA's whose
+product is XLA's own, since a call of oneDNN would be set up again at every step. What such a step
+does to its gates is compiled apart from the slices of the arrays over time: fused with them, XLA:CPU
+takes element by element.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
-from emulator.native.recurrence import Cell as native_cells
+from emulator.native.recurrence import Cell as NativeCell
 from emulator.op_facts.facts import ALL_INPUTS
 from emulator.ops._contractions import contract
 from emulator.ops._gradient import with_gradient
@@ -69,11 +70,11 @@ _ADDITIVE = frozenset({_lstm, _rnn_tanh, _rnn_relu})
 """Cells that read the sum of their gates only: one gradient serves both."""
 
 
-_NATIVE = {
-    _lstm: native_cells.LSTM,
-    _gru: native_cells.GRU,
-    _rnn_tanh: native_cells.TANH,
-    _rnn_relu: native_cells.RELU,
+_NATIVE: dict[Cell, NativeCell] = {
+    _lstm: NativeCell.LSTM,
+    _gru: NativeCell.GRU,
+    _rnn_tanh: NativeCell.TANH,
+    _rnn_relu: NativeCell.RELU,
 }
 """The native kernels' names of cells."""
 

@@ -2,7 +2,8 @@
 
     python -m tests.emulator.native.drawing COUNT [KERNELS]
 
-computes so many convolutions and products, by kernels of another file if one is named.
+computes so many convolutions and products, and half as many recurrent layers, by kernels of another
+file if one is named.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ def main() -> None:
     os.environ.pop("LD_PRELOAD", None)  # compilers that jax starts are not watched
     from emulator.kernels import conv_by_native, convolutions, products
     from emulator.native import library
-    from tests.emulator.native import test_drawn
+    from tests.emulator.native import test_drawn, test_drawn_recurrences
 
     count = int(sys.argv[1])
     if len(sys.argv) > 2:
         library._path_of_kernels = lambda: Path(sys.argv[2])
-    library._LEAST_OF_A_SHARE = 1
+    test_drawn_recurrences.take_small_ones(setattr)
     convolutions._LEAST_FOR_NATIVE = 0
     conv_by_native._LARGE_DATA = 0
     products._LEAST_FOR_NATIVE = {"float32": 0, "bfloat16": 0}
@@ -42,8 +43,14 @@ def main() -> None:
     def products_(case: Any) -> None:
         done["products"] += test_drawn._check_product(case)
 
+    @given(case=test_drawn_recurrences._layers())
+    @settings(max_examples=count // 2, deadline=None, database=None)
+    def layers(case: Any) -> None:
+        done["layers"] += test_drawn_recurrences.check_layer(case)
+
     convolutions_()
     products_()
+    layers()
     print(*done.values())
 
 

@@ -34,7 +34,7 @@ def _built(folder: Path, *arguments: str | Path) -> Path:
 
 
 def _drawn(*arguments: str | Path, **environ: str) -> list[int]:
-    """How many convolutions and products a watched process has computed."""
+    """How many convolutions, products and recurrent layers a watched process has computed."""
     command = [sys.executable, "-m", "tests.emulator.native.drawing", *map(str, arguments)]
     done = finished(command, seconds=3000, cwd=ROOT, env={**os.environ, **environ})
     assert done.returncode == 0, done.stderr[-4000:]
@@ -49,8 +49,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.campaign
 def test_between_guard_pages(guarded: Path) -> None:
-    convolutions, products = _drawn("300", LD_PRELOAD=str(guarded))
-    assert convolutions > 500 and products > 50
+    convolutions, products, layers = _drawn("300", LD_PRELOAD=str(guarded))
+    assert convolutions > 500 and products > 50 and layers > 100
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_under_sanitizers(tmp_path: Path) -> None:
         finished(["g++", f"-print-file-name={name}.so"]).stdout.strip()
         for name in ("libasan", "libubsan")
     ]
-    convolutions, products = _drawn(
+    convolutions, products, layers = _drawn(
         "100", kernels, LD_PRELOAD=" ".join(libraries), ASAN_OPTIONS="detect_leaks=0"
     )
-    assert convolutions > 150 and products > 15
+    assert convolutions > 150 and products > 15 and layers > 30

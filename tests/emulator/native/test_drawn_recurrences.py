@@ -1,0 +1,191 @@
+"""Drawn recurrent layers by native kernels, against torch and against XLA's own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+
+from emulator.native import library
+from emulator.native.library import native_library, without_native
+from emulator.ops import _native_recurrence as module, rnn
+
+pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
+
+_CELLS = {"lstm": rnn._lstm, "gru": rnn._gru, "tanh": rnn._rnn_tanh, "relu": rnn._rnn_relu}
+_TARGET = "emulator_recurrence"
+_EACH_STEP = 5e-7
+"""Bound of the error that a step adds, relative to the largest value: the state's elements are
+about 1, and so are the sums of its products."""
+_NARROW = 2**-6
+"""The same for a whole layer whose state is rounded to bfloat16 at each step: two sums that differ
+in the last bit may be rounded to neighbours."""
+
+
+@pytest.fixture(autouse=True)
+def small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers are divided among threads, and none is left to XLA for its size."""
+    take_small_ones(monkeypatch.setattr)
+
+
+def take_small_ones(put: Any) -> None:
+    """Leave no layer to XLA for its size: ``put(owner, name, value)`` sets the limits."""
+    put(library, "_LEAST_OF_A_SHARE", 1)
+    put(module, "_LEAST", 0)
+    put(module, "_LEAST_ROWS", 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    cell: str
+    steps: int
+    batch: int
+    inputs: int
+    width: int
+    both_ways: bool
+    biased: bool
+    narrow: bool
+    bad: float | None
+
+
+@st.composite
+def _layers(draw: st.DrawFn) -> _Case:
+    return _Case(
+        cell=draw(st.sampled_from(sorted(_CELLS))),
+        steps=draw(st.integers(1, 9)),
+        batch=draw(st.integers(1, 7)),
+        inputs=draw(st.integers(1, 5)),
+        width=draw(st.sampled_from([1, 2, 3, 7, 8, 16, 17, 33])),
+        both_ways=draw(st.booleans()),
+        biased=draw(st.booleans()),
+        narrow=draw(st.integers(0, 3)) == 0,
+        bad=draw(st.sampled_from([None, None, None, math.nan, math.inf, -math.inf])),
+    )
+
+
+def _torch_layer(case: _Case) -> torch.nn.RNNBase:
+    torch.manual_seed(case.steps * 100 + case.width)
+    kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(case.cell, torch.nn.RNN)
+    extra = {"nonlinearity": case.cell} if kind is torch.nn.RNN else {}
+    return kind(
+        case.inputs, case.width, bias=case.biased, bidirectional=case.both_ways, **extra
+    )  # fmt: skip
+
+
+def _cotangent(shape: Sequence[int]) -> np.ndarray:
+    return np.linspace(-1, 1, math.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def _by_torch(
+    case: _Case, layer: torch.nn.RNNBase, x: torch.Tensor, states: Sequence[torch.Tensor]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Results and gradients."""
+    leaves = [t.clone().requires_grad_() for t in (x, *states)]
+    y, last = layer(leaves[0], tuple(leaves[1:]) if len(states) == 2 else leaves[1])
+    results = [y, *(last if isinstance(last, tuple) else (last,))]
+    total = sum((r * torch.from_numpy(_cotangent(r.shape))).sum() for r in results)
+    assert isinstance(total, torch.Tensor)
+    grads = torch.autograd.grad(total, [*leaves, *layer.parameters()])
+    return [r.detach().numpy() for r in results], [g.numpy() for g in grads]
+
+
+def _by_jax(case: _Case, arrays: Sequence[Any], count: int) -> tuple[list[Any], list[Any], bool]:
+    """Results, gradients, and whether native kernels computed them."""
+    dtype = jnp.bfloat16 if case.narrow else jnp.float32
+    cell = _CELLS[case.cell]
+
+    def total(values: list[jax.Array]) -> tuple[jax.Array, Any]:
+        x, states, params = values[0], tuple(values[1 : 1 + count]), values[1 + count :]
+        results = rnn._layers(
+            cell, case.cell, x, states, params, case.biased, 1, 0.0, False, case.both_ways, False
+        )
+        each = [r.astype(jnp.float32) * _cotangent(r.shape) for r in results]
+        return sum((e.sum() for e in each), jnp.zeros(())), results
+
+    values = [jnp.array(a, dtype) for a in arrays]
+    lowered = jax.jit(jax.value_and_grad(total, has_aux=True)).lower(values)
+    (_, results), grads = lowered.compile()(values)
+    native = _TARGET in lowered.as_text()
+    return [np.asarray(r, np.float32) for r in results], [
+        np.asarray(g, np.float32) for g in grads
+    ], native  # fmt: skip
+
+
+def check_layer(case: _Case) -> bool:
+    """Compare a layer and its gradients with torch's and XLA's; whether it was native."""
+    layer = _torch_layer(case)
+    draw = np.random.default_rng(case.batch)
+    count = 2 if case.cell == "lstm" else 1
+    state = (2 if case.both_ways else 1, case.batch, case.width)
+    shapes = [(case.steps, case.batch, case.inputs), *[state] * count]
+    arrays = [draw.standard_normal(shape).astype(np.float32) for shape in shapes]
+    if case.bad is not None:
+        arrays[0].flat[arrays[0].size // 2] = case.bad
+    params = [p.detach().numpy() for p in layer.parameters()]
+    got, slopes, native = _by_jax(case, [*arrays, *params], count)
+    with without_native():
+        other, other_slopes, plain = _by_jax(case, [*arrays, *params], count)
+    assert not plain
+    references = [("xla", [*other, *other_slopes])]
+    if not case.narrow:
+        first, *rest = map(torch.from_numpy, arrays)
+        by_torch = _by_torch(case, layer, first, rest)
+        references.append(("torch", [*by_torch[0], *by_torch[1]]))
+    for name, wanted in references:
+        for ours, theirs in zip([*got, *slopes], wanted, strict=True):
+            finite = theirs[np.isfinite(theirs)]
+            scale = max(1.0, float(np.abs(finite).max(initial=0.0)))
+            bound = _NARROW if case.narrow else _EACH_STEP * case.steps
+            np.testing.assert_allclose(
+                ours, theirs, rtol=0, atol=scale * bound, err_msg=f"{case}, {name}"
+            )
+    return native
+
+
+@given(case=_layers())
+@settings(max_examples=8, deadline=None)
+def test_layers(case: _Case) -> None:
+    assert check_layer(case) or case.narrow
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("cell", sorted(_CELLS))
+def test_five_hundred_layers(cell: str) -> None:
+    done = Counter[bool]()
+
+    @given(case=_layers().map(lambda case: replace(case, cell=cell)))
+    @settings(max_examples=125, deadline=None)
+    def run(case: _Case) -> None:
+        done[check_layer(case)] += 1
+
+    run()
+    assert done[True] > 80, done
+
+
+def test_the_bounds_bite() -> None:
+    """A step that is left out, and a state that was rounded to bfloat16, are far outside."""
+    case = _Case(
+        cell="lstm", steps=4, batch=2, inputs=3, width=8, both_ways=False, biased=True,
+        narrow=False, bad=None,
+    )  # fmt: skip
+    layer = _torch_layer(case)
+    x = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y, (h, c) = layer(x[:2])
+        rest = layer(x[2:], (h, c))[0]
+        rounded = layer(x[2:], (h.bfloat16().float(), c))[0]
+        without = layer(x[3:], (h, c))[0]
+    bound = _EACH_STEP * case.steps
+    assert float((rest - rounded).abs().max()) > 10 * bound
+    assert float((rest[-1] - without[-1]).abs().max()) > 1000 * bound
+    assert float((rest[0] - y[-1]).abs().max()) > _NARROW
