@@ -1,11 +1,11 @@
 """Lowerings of recurrent layers and cells.
 
 The input products of all steps are one GEMM before the loop, and the gradient of the
-recurrent weight is one GEMM after it: only the product with the state stays inside. The loop is a
-native kernel where there is one (:mod:`emulator.ops._native_recurrence`), else a loop of XLA's whose
-product is XLA's own, since a call of oneDNN would be set up again at every step. What such a step
-does to its gates is compiled apart from the slices of the arrays over time: fused with them, XLA:CPU
-takes element by element.
+recurrent weight is one GEMM after it: only the product with the state stays inside. The loop is
+a native kernel where there is one (:mod:`emulator.ops._native_recurrence`), else a loop of XLA's,
+and then so is its product: a call of oneDNN would be set up again at every step. What such a step
+does to its gates is compiled apart from the slices of the arrays over time: fused with them,
+XLA:CPU takes element by element.
 """
 
 from __future__ import annotations
