@@ -235,11 +235,12 @@ class Evaluator:
 
     def _reshaped(self, inputs: Any) -> TraceInputs:
         """The arguments of ``forward`` with the shapes of a batch; of what it lacks, the last."""
+        given = self._given  # read once: another thread may come with a batch of other shapes
         shapes = self._part.runner.shapes(inputs)
-        if all(shapes.get(t.name, t.tensor.shape) == t.tensor.shape for t in self._given.tensors):
-            return self._given
-        leaves, spec = tree_flatten((self._given.args, self._given.kwargs))
-        tensors = iter(self._given.tensors)
+        if all(shapes.get(t.name, t.tensor.shape) == t.tensor.shape for t in given.tensors):
+            return given
+        leaves, spec = tree_flatten((given.args, given.kwargs))
+        tensors = iter(given.tensors)
         named = []
         for place, leaf in enumerate(leaves):
             if not isinstance(leaf, torch.Tensor):
@@ -248,8 +249,9 @@ class Evaluator:
             leaves[place] = leaf.new_empty(shapes.get(entry.name, leaf.shape))
             named.append(replace(entry, tensor=leaves[place]))
         args, kwargs = tree_unflatten(leaves, spec)
-        self._given = replace(self._given, args=args, kwargs=kwargs, tensors=tuple(named))
-        return self._given
+        reshaped = replace(given, args=args, kwargs=kwargs, tensors=tuple(named))
+        self._given = reshaped
+        return reshaped
 
     def _part_for(self, given: TraceInputs) -> _Part:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])

@@ -16,6 +16,7 @@ import samba
 from emulator.device import Device
 from samba.errors import NotCopyable, SessionInUse
 from samba.session import SambaSession
+from samba.session.running import Runner
 from tests.samba.worlds import MLP, close, named, other_batch
 
 _SECONDS = 60.0
@@ -150,6 +151,29 @@ def test_threads_that_run_different_parts_each_get_their_own(pefs):
 
     assert together(*[forward(number) for number in range(3)]) == []
     assert wrong == []
+
+
+def test_an_evaluator_keeps_to_its_batch_while_another_thread_comes_with_a_smaller_one(
+    pefs, monkeypatch
+):
+    """The other thread comes where the first one compares the shapes of its batch."""
+    scene = pefs.loaded(MLP)
+    evaluator = samba.session.evaluator(scene.model)
+    batch = other_batch()
+    small = {name: tensor[:2] for name, tensor in batch.items()}
+    original = Runner.shapes
+
+    class Interrupted(dict):
+        def get(self, *args):
+            monkeypatch.setattr(Runner, "shapes", original)
+            evaluator.run(named(small))
+            self.get = super().get
+            return super().get(*args)
+
+    monkeypatch.setattr(Runner, "shapes", lambda self, given: Interrupted(original(self, given)))
+    loss, _ = evaluator.run(named(batch))
+    scene.host.eval()
+    torch.testing.assert_close(samba.to_torch(loss), scene.host(**batch)[0].detach())
 
 
 def test_an_evaluating_thread_beside_one_that_trains(pefs):
