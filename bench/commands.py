@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import archive, counts as counting, page, report, selftest as selftests
+from bench import archive, counts as counting, page, report
 from bench.environment import check_one_processor
 from bench.errors import UserGateUsage
 from bench.gate import (
@@ -30,7 +30,7 @@ from bench.output import check_outputs, write_json, write_text
 from bench.run import run as run_suites
 from bench.section_times import are_section_times
 from bench.suites import Settings
-from bench.user_gate import compare_times, gate_pef
+from bench.user_gate import compare_times, gate_pef, of_one_tree, of_pef, planted, quiet_runs
 from emulator.processor import processor
 from pef_schema import read_info
 from pef_schema.printable import say, say_text
@@ -158,14 +158,14 @@ def selftest(args: argparse.Namespace) -> int:
         small=args.pef is None,
         plants={},
     )
-    case, make = args.model, selftests.of_one_tree
+    case, make = args.model, of_one_tree
     if args.pef is not None:
         read_info(str(args.pef))
-        case, make = args.pef.name, selftests.of_pef(args.pef)
+        case, make = args.pef.name, of_pef(args.pef)
     good = True
     if args.plant is not None:
         section, factor = args.plant
-        good &= selftests.planted(section, factor, settings, case, make, say_text)
+        good &= planted(section, factor, settings, case, make, say_text)
     if args.quiet_runs:
-        good &= selftests.quiet_runs(args.quiet_runs, settings, case, make, say_text)
+        good &= quiet_runs(args.quiet_runs, settings, case, make, say_text)
     return int(not good)

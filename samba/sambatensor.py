@@ -18,11 +18,10 @@ from samba.support.given import flag_of, sizes_of
 from samba.tensor.bagua import BaguaTensor
 from samba.tensor.conversions import Conversions, integral
 from samba.tensor.device_memory import DeviceMemory
-from samba.tensor.dispatch import dispatch
+from samba.tensor.dispatch import array_function, array_ufunc, dispatch
 from samba.tensor.host_memory import Materializer
 from samba.tensor.host_use import note_use
 from samba.tensor.lazy_mode import traced_forward
-from samba.tensor.numpy_protocol import array_function, array_ufunc
 from samba.tensor.recipe import empty_data
 from samba.tensor.recording import alias
 from samba.tensor.views import host_of

@@ -1,14 +1,16 @@
 """From the start of a process to the loss of its first step, in processor seconds, by stage.
 
-Those of processes that it starts count, too: :mod:`bench.processor`.
+Those of processes that it starts count, too.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,6 @@ from bench.inside import Contestant
 from bench.measurement import OURS, Results
 from bench.models import STARTED_ALONE
 from bench.peers import REFERENCE, load
-from bench.processor import processor_seconds
 from bench.suites import Settings
 
 COMPILE, FIRST, SECOND = "compile", "first run", "second run"
@@ -163,3 +164,44 @@ def _run_ours(
     mark("trace")
     step_of(script, loss)(to_torch(contestant.case.batches()[0]))
     mark("first step")
+
+
+_PROC = Path("/proc")
+
+
+def processor_seconds() -> float:
+    """User and system seconds of this process, of what it has started, and of what these started.
+
+    ``torch.compile`` runs a C++ compiler in processes that its worker processes start.
+
+    Returns:
+        Seconds since this process began. Where there is no ``/proc``, a process that still runs is
+        left out.
+
+    Example:
+        >>> processor_seconds() > 0
+        True
+    """
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used) + sum(_running(os.getpid()))
+
+
+def _running(root: int) -> Iterator[float]:
+    """Seconds of each descendant that still runs, with those of its children that have ended."""
+    stats = dict(_stats())
+    tick = os.sysconf("SC_CLK_TCK")
+    parents = {root}
+    while parents:
+        parents = {pid for pid, fields in stats.items() if int(fields[1]) in parents}
+        for pid in parents:
+            yield sum(map(int, stats[pid][11:15])) / tick
+
+
+def _stats() -> Iterator[tuple[int, list[str]]]:
+    """The fields of each process behind its name: state, parent, …, see proc(5)."""
+    for folder in _PROC.glob("[0-9]*") if _PROC.is_dir() else ():
+        try:
+            text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:  # it has ended meanwhile
+            continue
+        yield int(folder.name), text.rpartition(")")[2].split()

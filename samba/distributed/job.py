@@ -35,7 +35,6 @@ from samba.distributed.addresses import Place, prefer_loopback
 from samba.distributed.environment import Launch, detect, divide_cores
 from samba.distributed.errors import OneProgram, is_of_collective
 from samba.distributed.gloo import control_beside_torch, control_of_all, lone_control, settle
-from samba.distributed.present import PRESENT
 from samba.distributed.rendezvous import (
     STORE_SECONDS,
     Meeting,
@@ -47,7 +46,7 @@ from samba.distributed.rendezvous import (
     own_client,
     start_jax,
 )
-from samba.distributed.settings import deadline_seconds, engine_name
+from samba.distributed.settings import PRESENT, deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store, own_generation
 from samba.distributed.watchdog import Watchdog
 

@@ -1,10 +1,15 @@
-"""Environment variables of data parallel runs."""
+"""Environment variables of data parallel runs, and whether this process has joined others."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from samba.errors import ArgumentError, literal
+from samba.support.slot import Slot
+
+PRESENT: Slot[Any] = Slot()
+"""The :class:`~samba.distributed.job.Job` of this process, none outside of one."""
 
 ENGINES = ("torch", "jax")
 _DEADLINE_SECONDS = 600.0

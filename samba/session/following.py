@@ -21,7 +21,7 @@ from emulator.held_signals import HELD
 from pef_schema.program import ArginKind, OutputGrad, Program, SectionKind
 from samba.abexit import SambaAtexit
 from samba.distributed.environment import detect
-from samba.distributed.present import PRESENT
+from samba.distributed.settings import PRESENT
 from samba.profiler import PROFILER
 from samba.session.step_log import Kind, Row, StepLog
 from samba.support.given import flag_of, path_of, whole_of

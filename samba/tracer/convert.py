@@ -23,13 +23,12 @@ from samba.support.naming import Namer, join_name
 from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.errors import TraceError
 from samba.tracer.grad_mode import RENORM
-from samba.tracer.gradient_graphs import GradientGraphs
 from samba.tracer.gradient_parts import SeparatedGraph
 from samba.tracer.inputs import NamedInput
 from samba.tracer.kernel_refusals import refuse_raising
 from samba.tracer.marker_ops import CHECK, MARKER
 from samba.tracer.nodes import label, last_nodes
-from samba.tracer.plain_nodes import PlainNodes, plain_dtype
+from samba.tracer.plain_nodes import GradientGraphs, PlainNodes, plain_dtype
 from samba.tracer.preparing import Prepared
 from samba.tracer.random_draws import ZERO_RATE, drawing_nodes, rate_position
 from samba.tracer.torch_internals import arguments_of, is_operation

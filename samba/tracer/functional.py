@@ -26,10 +26,16 @@ from emulator.handler_errors import raise_error_of_handler
 from samba.tracer.argument_refusals import refuse_arguments
 from samba.tracer.failure import explain, users_frames
 from samba.tracer.grad_mode import detach_ungraded, renorms_as_values
-from samba.tracer.in_place import Rule, replace_writes, rule_of, writes_apart
+from samba.tracer.in_place import (
+    Rule,
+    refuse_overwritten,
+    refuse_shared,
+    replace_writes,
+    rule_of,
+    writes_apart,
+)
 from samba.tracer.layouts import viewed_inputs
 from samba.tracer.nodes import KEPT_META
-from samba.tracer.overwritten import refuse_overwritten, refuse_shared
 from samba.tracer.preparing import Prepared, plain_tensors
 from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (

@@ -16,12 +16,12 @@ import torch
 from samba.support.deviations import Deviations, tell
 from samba.support.naming import root_name
 from samba.tensor.labels import keep_names
+from samba.tracer.backward_passes import watched_hooks
 from samba.tracer.changed_state import TraceState
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.errors import TraceError
-from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
 from samba.tracer.patched_functions import TracedFunctions

@@ -27,9 +27,9 @@ from pef_schema.program import Role
 from samba.support.deviations import Deviations
 from samba.support.tracing import tracing_again
 from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, MovedHook, TraceState
-from samba.tracer.constant_parts import constant_values, without_constant_parts
 from samba.tracer.containers import WHOLE, Change
 from samba.tracer.observed import Place, Watch, concrete, roots_of
+from samba.tracer.reference import constant_values, without_constant_parts
 from samba.tracer.snapshot import Snapshot
 from samba.tracer.traced import Traced
 

@@ -21,9 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from samba.tensor.lazy_mode import traced_forward
-from samba.tracer.ctc import ctc_loss
 from samba.tracer.errors import DataDependentBranch, TraceError
-from samba.tracer.grouped import grouped_mm
 from samba.tracer.torch_internals import (
     APPLY,
     GROUPED_MM,
@@ -34,6 +32,7 @@ from samba.tracer.torch_internals import (
 )
 from samba.tracer.torch_patches import replaced
 from samba.tracer.user_code import calling_line
+from samba.tracer.whole_functions import ctc_loss, grouped_mm
 
 # -- functions ----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from samba.distributed.present import PRESENT
+from samba.distributed.settings import PRESENT
 from samba.errors import ArgumentError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import processor
-from bench.processor import processor_seconds
+from bench.suites import start
+from bench.suites.start import processor_seconds
 from tests.processes import SECONDS
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\n"
@@ -42,5 +42,5 @@ def test_a_child_that_still_runs_counts_with_its_own(code: str) -> None:
 def test_without_proc_what_has_ended_counts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(processor, "_PROC", tmp_path / "none")
+    monkeypatch.setattr(start, "_PROC", tmp_path / "none")
     assert processor_seconds() > 0

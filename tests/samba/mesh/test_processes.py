@@ -24,7 +24,7 @@ from samba.distributed.environment import Launch
 from samba.distributed.errors import OneProgram
 from samba.distributed.job import Job
 from samba.distributed.mesh import MeshProcesses
-from samba.distributed.present import PRESENT
+from samba.distributed.settings import PRESENT
 from samba.errors import ArgumentError
 from tests.processes import finished
 from tests.samba.distributed.processes import Ended, all_well, clean_environment, run_replicas

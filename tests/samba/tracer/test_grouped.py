@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from samba.tracer.errors import TraceError
-from samba.tracer.grouped import grouped_mm
+from samba.tracer.whole_functions import grouped_mm
 from tests.tracing import trace
 
 
