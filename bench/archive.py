@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from bench.environment import described, heading, processor_of
 from bench.errors import BadResults
-from bench.measurement import Measurement, Results, load
+from bench.measurement import Measurement, Results, described, heading, load, processor_of
 from bench.models import STEP_SUITES
 from bench.report import model_cells, side_by_side, summary
 from bench.suites.sections import FULL, SUM, WHOLE

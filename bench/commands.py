@@ -10,10 +10,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from bench import archive, counts as counting, page, report
-from bench.environment import check_one_processor
 from bench.errors import UserGateUsage
 from bench.gate import (
     GATED,
@@ -25,12 +25,12 @@ from bench.gate import (
     write_verdicts,
 )
 from bench.kernels import kinds, measured, title
-from bench.measurement import load
+from bench.measurement import check_one_processor, load
 from bench.output import check_outputs, write_json, write_text
 from bench.run import run as run_suites
 from bench.section_times import are_section_times
 from bench.suites import Settings
-from bench.user_gate import compare_times, gate_pef, of_one_tree, of_pef, planted, quiet_runs
+from bench.user_gate import compare_times, gate_pef, measure_of, of_one_tree, planted, quiet_runs
 from emulator.processor import processor
 from pef_schema import read_info
 from pef_schema.printable import say, say_text
@@ -161,7 +161,7 @@ def selftest(args: argparse.Namespace) -> int:
     case, make = args.model, of_one_tree
     if args.pef is not None:
         read_info(str(args.pef))
-        case, make = args.pef.name, of_pef(args.pef)
+        case, make = args.pef.name, lambda how: nullcontext(measure_of(args.pef, args.pef, how))
     good = True
     if args.plant is not None:
         section, factor = args.plant

@@ -15,7 +15,7 @@ import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import samba
@@ -137,18 +137,6 @@ def problems(outcome: Fused, before: Mapping[str, int] | None) -> list[str]:
     if outcome.most > min(MOST, before["most"]):
         lines.append(f"fusion: {outcome.which} is computed {outcome.most} times")
     return lines
-
-
-def kept_form(outcome: Fused) -> dict[str, int]:
-    """What ``counts.json`` keeps of it.
-
-    Args:
-        outcome: What XLA was given, and what it made.
-
-    Returns:
-        Its numbers by name.
-    """
-    return {key: value for key, value in asdict(outcome).items() if key in KEPT}
 
 
 _MOVING = frozenset(

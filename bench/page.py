@@ -12,8 +12,7 @@ from pathlib import Path
 import jinja2
 
 from bench import report
-from bench.environment import heading
-from bench.measurement import FULL, OURS, Measurement, Results
+from bench.measurement import FULL, OURS, Measurement, Results, heading
 from bench.models import STEP_SUITES, suite_of
 from bench.peers import PEERS
 from bench.report import shown

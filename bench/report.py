@@ -8,8 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from bench.environment import described, heading, processor_of
-from bench.measurement import OURS, SELECTIONS, Measurement, Results, Spread
+from bench.measurement import (
+    OURS,
+    SELECTIONS,
+    Measurement,
+    Results,
+    Spread,
+    described,
+    heading,
+    processor_of,
+)
 from bench.models import CASES, TIMED, suite_of
 from bench.names import SUITES
 from bench.ordinary import ORDINARY

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from bench.environment import environment
-from bench.measurement import Results
+from bench.measurement import Results, environment
 from bench.models import STEP_SUITES
 from bench.suites import Settings, Suite
 from bench.suites.ddp import alone, ddp

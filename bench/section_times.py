@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.environment import environment
 from bench.errors import BadBase, BadFile, BadSectionTimes, TimesOfTwoProcessors
-from bench.measurement import FULL
+from bench.measurement import FULL, environment
 from bench.output import read_json, write_text
 from bench.stats import Comparison, compare
 from emulator.processor import processor

@@ -15,7 +15,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -345,15 +345,6 @@ def of_one_tree(settings: GateSettings) -> Generator[Measure, None, None]:
     """Measure cases of the bench, as the code is now."""
     with tree_of(None) as tree:
         yield measure_in(tree, tree, settings)
-
-
-def of_pef(pef: Path) -> MakeMeasure:
-    """Measure a user's PEF against itself.
-
-    Args:
-        pef: The PEF.
-    """
-    return lambda settings: nullcontext(measure_of(pef, pef, settings))
 
 
 def _said(verdict: Verdict) -> str:

@@ -22,24 +22,6 @@ from pef_schema.program import (
     Value,
 )
 
-__all__ = [
-    "Life",
-    "has_complex",
-    "is_complex_node",
-    "is_installed",
-    "lives",
-    "modules_of",
-    "operations_of",
-    "operations_text",
-    "owners",
-    "plain_name",
-    "section_bytes",
-    "section_lines",
-    "section_ops",
-    "section_types",
-    "weight_lines",
-]
-
 ByRegion = Mapping[int, tuple[str, ...]]
 """Texts by region."""
 

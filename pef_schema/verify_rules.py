@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from pef_schema.errors import PefInvalid, PefLimit
@@ -159,92 +159,40 @@ def _are_plain(names: Sequence[str], most: int) -> bool:
     return short and all(map(str.isascii, names)) and all(map(str.isprintable, names))
 
 
-_SHAPES: dict[str, tuple[int, ...]] = {
-    "_adaptive_avg_pool2d": (1,),
-    "_adaptive_avg_pool3d": (1,),
-    "_reshape_alias": (1,),
-    "_reshape_alias_copy": (1,),
-    "_reshape_copy": (1,),
-    "_unsafe_view": (1,),
-    "_upsample_bicubic2d_aa": (1,),
-    "_upsample_bilinear2d_aa": (1,),
-    "_upsample_nearest_exact1d": (1,),
-    "_upsample_nearest_exact2d": (1,),
-    "_upsample_nearest_exact3d": (1,),
-    "adaptive_avg_pool1d": (1,),
-    "adaptive_avg_pool2d": (1,),
-    "adaptive_avg_pool3d": (1,),
-    "adaptive_max_pool1d": (1,),
-    "adaptive_max_pool2d": (1,),
-    "adaptive_max_pool3d": (1,),
-    "affine_grid_generator": (1,),
-    "as_strided": (1,),
-    "as_strided_copy": (1,),
-    "broadcast_to": (1,),
-    "col2im": (1,),
-    "empty": (0,),
-    "empty_permuted": (0,),
-    "empty_strided": (0,),
-    "expand": (1,),
-    "expand_copy": (1,),
-    "eye": (0, 1),
-    "fractional_max_pool2d": (2,),
-    "fractional_max_pool3d": (2,),
-    "full": (0,),
-    "max_unpool2d": (2,),
-    "max_unpool3d": (2,),
-    "new_empty": (1,),
-    "new_empty_strided": (1,),
-    "new_full": (1,),
-    "new_ones": (1,),
-    "new_zeros": (1,),
-    "ones": (0,),
-    "rand": (0,),
-    "randn": (0,),
-    "repeat": (1,),
-    "reshape": (1,),
-    "resize": (1,),
-    "sum_to_size": (1,),
-    "tile": (1,),
-    "tril_indices": (0, 1),
-    "triu_indices": (0, 1),
-    "unflatten": (2,),
-    "upsample_bicubic2d": (1,),
-    "upsample_bilinear2d": (1,),
-    "upsample_linear1d": (1,),
-    "upsample_nearest1d": (1,),
-    "upsample_nearest2d": (1,),
-    "upsample_nearest3d": (1,),
-    "upsample_trilinear3d": (1,),
-    "view": (1,),
-    "view_copy": (1,),
-    "zeros": (0,),
-}  # fmt: skip
+def _by_name(operations: Mapping[tuple[int, ...], str]) -> dict[str, tuple[int, ...]]:
+    """Positions of arguments by operation, from the names of operations by positions."""
+    return {name: places for places, names in operations.items() for name in names.split()}
+
+
+_SHAPES = _by_name(
+    {
+        (0,): "empty empty_permuted empty_strided full ones rand randn zeros",
+        (0, 1): "eye tril_indices triu_indices",
+        (1,): """
+            _adaptive_avg_pool2d _adaptive_avg_pool3d _reshape_alias _reshape_alias_copy
+            _reshape_copy _unsafe_view _upsample_bicubic2d_aa _upsample_bilinear2d_aa
+            _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+            adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+            adaptive_max_pool2d adaptive_max_pool3d affine_grid_generator as_strided
+            as_strided_copy broadcast_to col2im expand expand_copy new_empty
+            new_empty_strided new_full new_ones new_zeros repeat reshape resize sum_to_size
+            tile upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
+            upsample_nearest2d upsample_nearest3d upsample_trilinear3d view view_copy""",
+        (2,): "fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d unflatten",
+    }
+)
 """Positions of the arguments that together are the sizes of one tensor, by operation."""
 
-_COUNTS: dict[str, tuple[int, ...]] = {
-    "arange": (0, 1, 2),
-    "bartlett_window": (0,),
-    "bincount": (2,),
-    "blackman_window": (0,),
-    "constant_pad_nd": (1,),
-    "diag_embed": (1,),
-    "diagflat": (1,),
-    "hamming_window": (0,),
-    "hann_window": (0,),
-    "histc": (1,),
-    "kaiser_window": (0,),
-    "linspace": (2,),
-    "logspace": (2,),
-    "multinomial": (1,),
-    "one_hot": (1,),
-    "pad": (1,),
-    "randperm": (0,),
-    "repeat_interleave": (1,),
-    "split_with_sizes": (1,),
-    "split_with_sizes_copy": (1,),
-    "vander": (1,),
-}
+_COUNTS = _by_name(
+    {
+        (0,): "bartlett_window blackman_window hamming_window hann_window kaiser_window randperm",
+        (0, 1, 2): "arange",
+        (1,): """
+            constant_pad_nd diag_embed diagflat histc multinomial one_hot pad
+            repeat_interleave split_with_sizes split_with_sizes_copy vander""",
+        (2,): "bincount linspace logspace",
+    }
+)
 """Positions of numbers each of which is a size, or moves an end of one, by operation."""
 
 _RANDINT = "randint"

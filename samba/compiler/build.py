@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 
@@ -17,51 +16,33 @@ from samba.tracer.traced import Traced
 
 
 def build_program(
-    traced: Traced, optimizers: Sequence[torch.optim.Optimizer], options: CompileOptions
+    traced: Traced | Sequence[Traced],
+    optimizers: Sequence[torch.optim.Optimizer],
+    options: CompileOptions,
 ) -> Program:
-    """Compile a traced model and its optimizers into a Program.
-
-    Args:
-        traced: The graph from :func:`samba.tracer.capture.trace_model`.
-        optimizers: Optimizers over the model's parameters; none for inference.
-        options: Settings.
-
-    Returns:
-        The program; the same arguments give an equal one.
-
-    Raises:
-        SambaError: If loss indices, optimizers or shared regions do not fit the model.
-    """
-    return _program([traced], optimizers, options)
-
-
-def build_multigraph(graphs: Sequence[Traced], options: CompileOptions) -> Program:
-    """Compile several traced models, or parts of one, into a Program for inference.
+    """Compile a traced model and its optimizers, or several graphs, into a Program.
 
     Regions of the same name are one region: weights of a module that was traced several times,
     and whatever tensors were given a common ``sn_region_name``. A region that is both an output
     and an input is state: what one run writes there, the next one reads.
 
     Args:
-        graphs: Traced graphs with different names, in the order of their schedules.
+        traced: The graph from :func:`samba.tracer.capture.trace_model`; or several with different
+            names, in the order of their schedules, for inference.
+        optimizers: Optimizers over the model's parameters; none for inference.
         options: Settings.
 
     Returns:
-        The program, with one schedule for each graph.
+        The program, with a schedule for each graph; the same arguments give an equal one.
 
     Raises:
-        SambaError: If tensors that share a region do not agree.
+        SambaError: If loss indices, optimizers or shared regions do not fit the model.
     """
-    return _program(graphs, (), replace(options, inference=True))
-
-
-def _program(
-    graphs: Sequence[Traced], optimizers: Sequence[torch.optim.Optimizer], options: CompileOptions
-) -> Program:
+    graphs = [traced] if isinstance(traced, Traced) else traced
     table, state = RegionTable(), _state_regions(graphs)
     updated = [
-        _updated(traced, optimizers, options, index=index, state=state, table=table)
-        for index, traced in enumerate(graphs)
+        _updated(graph, optimizers, options, index=index, state=state, table=table)
+        for index, graph in enumerate(graphs)
     ]
     return write_down(updated, table, options)
 

@@ -20,7 +20,7 @@ from pef_schema.program import (
     Update,
     Value,
 )
-from samba.compiler.boundary import BackwardNeeds, Boundary, SectionedGraph
+from samba.compiler.sections import BackwardNeeds, Boundary, SectionedGraph
 from samba.tracer.traced import Source
 
 

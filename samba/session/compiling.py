@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,13 @@ from pef_schema.printable import json_text, say
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.argconf.parsed import following_command, last_parsed_args
-from samba.compiler.build import build_multigraph, build_program
+from samba.compiler.build import build_program
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.compiler.forms.listing import pef_log
 from samba.compiler.gradient_flow import with_kept_state
 from samba.compiler.losses import doubtful_losses, losses_line
 from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
-from samba.compiler.sections import CompileOptions
 from samba.remembering.memory import open_memory
 from samba.session.settings import CompileSettings, loss_index_tuple
 from samba.session.start_line import tell_start
@@ -70,17 +70,8 @@ def compile_pef(
             were there before are then untouched.
     """
     listed = as_optimizers(optimizers)
-    options = CompileOptions(
-        name=name,
-        inference=settings.inference,
-        mapping=settings.mapping,
-        optim_level=settings.optim_level,
-        loss_indices=loss_index_tuple(loss_indices),
-        accumulate=settings.accumulate,
-        data_parallel=settings.data_parallel and not settings.inference,
-        bucket_bytes=settings.bucket_bytes,
-        metadata=_text(metadata, settings),
-    )
+    losses = loss_index_tuple(loss_indices)
+    options = replace(settings, loss_indices=losses, metadata=_text(metadata, settings))
     path = settings.pef.absolute()
     with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
         stage.start("tracing")
@@ -146,18 +137,14 @@ def compile_graphs(
         SambaError: If the graphs cannot be compiled or the files cannot be written; those that
             were there before are then untouched.
     """
-    options = CompileOptions(
-        name=name,
-        inference=True,
-        mapping=mapping or settings.mapping,
-        optim_level=settings.optim_level,
-        metadata=_text(metadata, settings),
+    options = replace(
+        settings, mapping=mapping or settings.mapping, metadata=_text(metadata, settings)
     )
     path = settings.pef.absolute()
     with stages(f"compile {name}", "cutting into sections", "writing the PEF") as stage:
         stage.start("cutting into sections")
         lowered = [apply_arithmetic(traced, settings.arithmetic) for traced in graphs]
-        program = build_multigraph(lowered, options)
+        program = build_program(lowered, (), options)
         if not write:
             verify(program)
             return None

@@ -18,7 +18,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.given_values import fitting
 from samba.session.request import Fetches, listed
 from samba.support.deviations import Deviations
-from samba.tensor.views import copy_as_torch, read_as_numpy, view_as_torch
+from samba.tensor.views import read_as_numpy, view_as_torch
 from samba.tracer.traced import FROM_DTYPE
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def copier(device: Device) -> Callable[[Any], torch.Tensor]:
     """
     chips = device.placement.chips
     if chips.processes is None:
-        return copy_as_torch
+        # Always a copy: a script may write to it, and the device may reuse the buffer.
+        return lambda buffer: view_as_torch(np.array(buffer))
     return lambda buffer: view_as_torch(chips.whole(buffer, "an output of session.run"))
 
 

@@ -388,10 +388,13 @@ class Runner:
             if plan is not last.plan or fetches is not last.fetches:
                 require_written(device, fetches, plan, self._deviations)
             fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+            # A seed restarts the random stream whenever it is given.
+            restarts = not self._hyperparameters.seeds.isdisjoint(argins)
+            repeatable = None if restarts else {k: plain(v) for k, v in request.hyperparams.items()}
             prepared = PreparedCall(
                 output_tensors=outputs if fixed else NO_CALL.output_tensors,
                 listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
-                hyperparams=self._repeatable(request.hyperparams, argins),
+                hyperparams=repeatable,
                 sections=frozen(request.sections),
                 train=train,
                 wish=wish,
@@ -415,17 +418,6 @@ class Runner:
         for watcher in self._watchers:
             watcher.warn()
         self._ask_who_looks()
-
-    def _repeatable(
-        self, hyperparams: Mapping[str, Any], argins: Mapping[int, float]
-    ) -> Mapping[str, Any] | None:
-        """Hyperparameters that change nothing if they are given again; None if they do.
-
-        A seed restarts the random stream whenever it is given.
-        """
-        if not self._hyperparameters.seeds.isdisjoint(argins):
-            return None
-        return {key: plain(value) for key, value in hyperparams.items()}
 
     def _planned(
         self, steps: StepKey, wish: Wish | None, noted: Noted | None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from samba.argconf.options import OPTIONS
 from samba.argconf.parsed import divides_batch, last_parsed_args, looked_at, noted_fields
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
+from samba.compiler.sections import CompileOptions
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
@@ -35,17 +36,11 @@ deviations = Deviations()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompileSettings:
-    """Where a PEF goes and how it is compiled.
+class CompileSettings(CompileOptions):
+    """How a program is compiled, and where its PEF goes.
 
     Args:
         pef: Path of the file to write.
-        inference: Forward only.
-        mapping: ``"section"`` or ``"spatial"``.
-        optim_level: ``"o0"``, ``"o1"`` or ``"o3"``.
-        accumulate: Whether gradients add up until ZEROGRAD runs.
-        data_parallel: Whether gradients are reduced between replicas.
-        bucket_bytes: What a bucket of gradients may hold.
         arithmetic: What is rounded to bfloat16.
         dumps_graph: Whether the graph is written as JSON beside the PEF.
         plots: Whether a drawing of the graph is written beside the PEF.
@@ -53,12 +48,6 @@ class CompileSettings:
     """
 
     pef: Path
-    inference: bool
-    mapping: str
-    optim_level: str
-    accumulate: bool
-    data_parallel: bool
-    bucket_bytes: int
     arithmetic: Arithmetic
     dumps_graph: bool = False
     plots: bool = False
@@ -159,7 +148,7 @@ def compile_settings(
     """Settle a compile's options.
 
     Args:
-        name: Fallback name of the PEF.
+        name: Name of the program, and fallback name of the PEF.
         config: ``config_dict`` as applications pass it; the last parsed command line if None.
         inference: Overrides the config's own value.
         is_split_batch: Whether gradients are accumulated over several runs.
@@ -181,13 +170,15 @@ def compile_settings(
             wanted=f"a divisor of the batch size {sizes['batch_size']}",
         )
     pef = _pef(config, name)
+    forward_only = bool(config.get("inference", False) if inference is None else inference)
     return CompileSettings(
+        name=name,
         pef=pef,
-        inference=bool(config.get("inference", False)) if inference is None else bool(inference),
+        inference=forward_only,
         mapping=mapping,
         optim_level=str(config.get("optim_level") or "o3"),
         accumulate=bool(is_split_batch) or _steps(config.get("grad_accumulation_steps")) > 1,
-        data_parallel=bool(config.get("data_parallel", False)),
+        data_parallel=bool(config.get("data_parallel", False)) and not forward_only,
         bucket_bytes=bucket_bytes(),
         arithmetic=wanted_arithmetic(config).settled(),
         dumps_graph=bool(config.get("dump_traced_graph", False)),

@@ -133,20 +133,6 @@ def view_as_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def copy_as_torch(buffer: object) -> torch.Tensor:
-    """A buffer of the device as a new tensor; waits until it is computed.
-
-    It is always a copy: the caller may write to it, and the device may reuse the buffer.
-
-    Args:
-        buffer: A jax array or a numpy array.
-
-    Returns:
-        A plain tensor that owns its memory.
-    """
-    return view_as_torch(np.array(buffer))
-
-
 _HINTS = {
     "sparse": "Pass tensor.to_dense().",
     "_mkldnn": "Pass tensor.to_dense().",

@@ -25,7 +25,6 @@ from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
 from samba.tracer.marker_ops import cotangent
-from samba.tracer.running_code import described, line_of, returns_nothing
 from samba.tracer.torch_internals import (
     changes_of,
     global_hooks,
@@ -36,7 +35,14 @@ from samba.tracer.torch_internals import (
     tree_map,
 )
 from samba.tracer.torch_patches import grad_mode_after, with_gradients_asked
-from samba.tracer.user_code import SOURCE, calling_line, is_user_file
+from samba.tracer.user_code import (
+    SOURCE,
+    calling_line,
+    described,
+    is_user_file,
+    line_of,
+    returns_nothing,
+)
 
 
 class WatchedHook:

@@ -21,7 +21,6 @@ from samba.tracer.backward_passes import GradientRecord, Pending, run_backward, 
 from samba.tracer.errors import GradientError
 from samba.tracer.marker_ops import marked, register
 from samba.tracer.repeated_state import RepeatedState
-from samba.tracer.running_code import described, line_of
 from samba.tracer.torch_internals import (
     BackwardHookFunction,
     accumulation_hooks,
@@ -39,7 +38,7 @@ from samba.tracer.torch_patches import (
     with_vmapped_functions,
 )
 from samba.tracer.traced import carries_gradient
-from samba.tracer.user_code import calling_line
+from samba.tracer.user_code import calling_line, described, line_of
 
 REGISTERS = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 """Functions by which ``forward`` puts hooks on tensors."""

@@ -21,9 +21,8 @@ from typing import Any
 
 import torch
 
-from samba.tracer.running_code import is_logging, is_only_shown
 from samba.tracer.torch_internals import tree_map
-from samba.tracer.user_code import calling_line
+from samba.tracer.user_code import calling_line, is_logging, is_only_shown
 
 Place = tuple[int, Hashable]
 """Where a value is held: the id of its container, and the entry there (its id, if not hashable)."""

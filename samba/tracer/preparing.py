@@ -166,23 +166,15 @@ def as_traced(model: torch.nn.Module, state: TraceState, *, inference: bool) -> 
         stack.enter_context(plain_tensors(model))
         stack.enter_context(unchecked_distributions())
         # Results in forms that the exporter does not know, and modules that it cannot take.
-        stack.enter_context(plain_outputs(model))
+        handle = model.register_forward_hook(lambda _, args, result: _plain_result(result))
+        stack.callback(handle.remove)
         stack.enter_context(static_modules(model))
-        # The model takes the branches that it takes in eager torch.
-        stack.enter_context(as_if_eager())
+        # The model takes the branches that it takes in eager torch: some models run other code for
+        # an exporter than for their user. Torch's own code gets the true answer.
+        functions = (torch.compiler.is_compiling, torch.compiler.is_exporting)
+        answers = {f.__name__: _told_to_torch(f) for f in functions}
+        stack.enter_context(replaced(torch.compiler, **answers))
         stack.enter_context(_mode(model, inference=inference))
-        yield
-
-
-@contextmanager
-def as_if_eager() -> Iterator[None]:
-    """While active, ``torch.compiler`` tells a model that it is neither compiled nor exported.
-
-    Some models run other code for an exporter than for their user: Qwen3-Next unrolls a loop of 63
-    steps where it calls a triangular solver otherwise. Torch's own code gets the true answer.
-    """
-    functions = (torch.compiler.is_compiling, torch.compiler.is_exporting)
-    with replaced(torch.compiler, **{f.__name__: _told_to_torch(f) for f in functions}):
         yield
 
 
@@ -299,29 +291,6 @@ def _plain(value: Any) -> Any:
 # -- results in the form that the exporter takes ----------------------------------------
 
 _PLAIN_RESULTS = (torch.Tensor, bool, int, float, str, type(None))
-
-
-@contextmanager
-def plain_outputs(model: torch.nn.Module) -> Iterator[None]:
-    """While active, ``model`` returns what a graph can: containers of tensors.
-
-    A plain dataclass becomes a dict of its fields, as does a container whose parts torch can take
-    out but not name. An object beside tensors that holds none that torch knows of, such as the
-    key-value cache of a language model, becomes None, which is told. A result that is nothing but
-    such an object stays, for the error.
-
-    Args:
-        model: The model; a hook on it is added and removed.
-    """
-
-    def hook(module: torch.nn.Module, args: Any, result: Any) -> Any:
-        return _plain_result(result)
-
-    handle = model.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _plain_result(result: Any) -> Any:

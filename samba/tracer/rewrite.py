@@ -227,16 +227,6 @@ def _rrelu(
     return input.copy_(torch.rrelu(input.clone(), lower, upper, training))
 
 
-def _rrelu_in_place(
-    input: torch.Tensor,
-    lower: float = 1.0 / 8,
-    upper: float = 1.0 / 3,
-    training: bool = False,
-) -> torch.Tensor:
-    """``torch.rrelu_`` by the rewritten function."""
-    return _rrelu(input, lower, upper, training, True)
-
-
 _HALVES = frozenset({torch.bfloat16, torch.float16})
 _WITH_MOMENTS = frozenset(
     {
@@ -284,7 +274,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.combinations: _combinations,
         torch.instance_norm: _instance_norm,
         F.rrelu: _rrelu,
-        torch.rrelu_: _rrelu_in_place,
+        torch.rrelu_: partial(_rrelu, inplace=True),
         pack_padded_sequence: _pack_padded_sequence,
         F.instance_norm: _functional_instance_norm,
         F.ctc_loss: ctc_loss,

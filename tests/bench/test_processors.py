@@ -9,9 +9,16 @@ import pytest
 
 from bench import archive, report
 from bench.__main__ import main
-from bench.environment import check_one_processor, environment, heading, processor_of
 from bench.errors import BadResults, TwoProcessors
-from bench.measurement import OURS, Results, load
+from bench.measurement import (
+    OURS,
+    Results,
+    check_one_processor,
+    environment,
+    heading,
+    load,
+    processor_of,
+)
 from bench.suites.thunks import KIND, OP, THUNK
 from emulator.processor import Processor, processor
 

@@ -12,10 +12,9 @@ import pytest
 
 from bench import report, targets
 from bench.__main__ import main
-from bench.environment import environment
 from bench.errors import BadResults
 from bench.gate import ROOT
-from bench.measurement import FULL, Results, Spread, load
+from bench.measurement import FULL, Results, Spread, environment, load
 from bench.models import TIMED, suite_of
 from bench.page import page
 from bench.peers import CONTENDERS

@@ -26,8 +26,10 @@ from samba.distributed.bagua.bucket import (
     BaguaBucket as BaguaBucket,
     BucketError as BucketError,
 )
-from samba.distributed.bagua.regions import region_closures as region_closures
-from samba.distributed.bagua.session import with_session as with_session
+from samba.distributed.bagua.session import (
+    region_closures as region_closures,
+    with_session as with_session,
+)
 from samba.distributed.bagua.training import with_bagua as with_bagua
 from samba.distributed.bagua.world import (
     BaguaBackend as BaguaBackend,

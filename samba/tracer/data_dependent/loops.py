@@ -18,9 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from samba.tracer.errors import DataDependentBranch
-from samba.tracer.running_code import starts_for_statement
 from samba.tracer.torch_internals import tree_leaves
-from samba.tracer.user_code import calling_line
+from samba.tracer.user_code import calling_line, starts_for_statement
 
 _NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
 _WHERE = frozenset({torch.where})

@@ -10,7 +10,7 @@ from enum import Enum
 from types import FrameType
 from typing import Any
 
-from samba.tracer.running_code import (
+from samba.tracer.user_code import (
     Asks,
     asked_value,
     call_at,
