@@ -9,9 +9,11 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import MappingProxyType
 
 from bench import archive, counts as counting, page, report
 from bench.errors import UserGateUsage
@@ -25,17 +27,76 @@ from bench.gate import (
     write_verdicts,
 )
 from bench.kernels import kinds, measured, title
-from bench.measurement import check_one_processor, load
+from bench.measurement import Results, check_one_processor, environment, load
+from bench.models import STEP_SUITES
 from bench.output import check_outputs, write_json, write_text
-from bench.run import run as run_suites
 from bench.section_times import are_section_times
-from bench.suites import Settings
+from bench.suites import Settings, Suite
+from bench.suites.ddp import alone, ddp, overlap
+from bench.suites.host import host
+from bench.suites.limit import limit
+from bench.suites.memory import memory
+from bench.suites.sections import sections
+from bench.suites.start import start
+from bench.suites.steps import steps_of
+from bench.suites.thunks import thunks
 from bench.user_gate import compare_times, gate_pef, measure_of, of_one_tree, planted, quiet_runs
 from emulator.processor import processor
 from pef_schema import read_info
 from pef_schema.printable import say, say_text
 
 __all__ = ["compare", "counts", "gate", "kernels", "results", "run", "selftest", "table"]
+
+SUITES: Mapping[str, Suite] = MappingProxyType(
+    {
+        # First, so that the others find what torch.compile leaves in its cache.
+        "start": start,
+        "limit": limit,
+        **{name: steps_of(name) for name in STEP_SUITES},
+        "sections": sections,
+        "thunks": thunks,
+        "host": host,
+        "memory": memory,
+        "overlap": overlap,
+        "alone": alone,
+        "ddp": ddp,
+    }
+)
+"""Suites by name, in the order they run."""
+
+
+def run_suites(names: Sequence[str], settings: Settings) -> Results:
+    """Run suites.
+
+    Args:
+        names: Which ones.
+        settings: How much is measured.
+
+    Returns:
+        All that was found.
+
+    Raises:
+        WorkerFailed: If this project's own worker fails.
+        LossesDiffer: If the contenders do not compute the same.
+    """
+    results = Results(
+        environment=environment(settings.threads),
+        settings={
+            "suites": list(names),
+            "cases": list(settings.cases),
+            "contenders": list(settings.contenders),
+            "rounds": settings.rounds,
+            "round_seconds": settings.round_seconds,
+            "warm_seconds": settings.warm_seconds,
+        },
+    )
+    took = results.settings["suite_seconds"] = {}
+    for name, suite in SUITES.items():
+        if name in names:
+            begin = time.perf_counter()
+            suite(settings, results)
+            took[name] = round(time.perf_counter() - begin, 1)
+    return results
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ import torch
 from jax import lax
 from jax.sharding import SingleDeviceSharding
 
-from bench.inside import seconds_of
+from bench.process import seconds_of
 from emulator.kernels import convolutions, products as product_kernels
 from emulator.kernels.problems import Convolution, Part, Product, applicable
 from emulator.kernels.products import Spec

@@ -81,4 +81,4 @@ SUITES = (
     "alone",
     "ddp",
 )
-"""Keys of ``bench.run.SUITES``."""
+"""Keys of ``bench.commands.SUITES``."""

@@ -1,19 +1,28 @@
-"""Processes of contenders, and how they are asked."""
+"""Processes of contenders: how one is asked, what is in it, and the requests that suites share.
+
+Suites define further requests beside the code that asks them. A process imports the modules of the
+requests that it answers, so these may import no library but the one of the contender.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import WorkerFailed
-from bench.inside import steps
+from bench.peers import Prepared, load
+
+if TYPE_CHECKING:  # it is made of torch, which asking a process needs not
+    from bench.case import Case
 
 ANSWER_SECONDS = 3600.0
 """Seconds that a worker may take for an answer: the largest cases compile and train for minutes."""
@@ -21,7 +30,6 @@ SMALL_SECONDS = 600.0
 """The same for small forms of cases."""
 END_SECONDS = 60.0
 """Seconds that a process may take to end which was killed or has closed its output."""
-
 
 _PEF = "pef:"
 
@@ -101,7 +109,7 @@ class Worker:
         """Have the process call a function, and wait for what it returns.
 
         Args:
-            what: The function; its first argument is the contender, see ``bench.inside``.
+            what: The function; its first argument is the contender, see :class:`Contestant`.
             details: Its other arguments, which JSON can hold.
 
         Raises:
@@ -152,3 +160,62 @@ def worker_environment(threads: int) -> dict[str, str]:
         "MKL_NUM_THREADS": str(threads),
         "JAX_PLATFORMS": "cpu",
     }
+
+
+KEPT_LOSSES = 4
+
+
+class Contestant:
+    """A contender with its case, built when it is first needed.
+
+    Args:
+        case: The case.
+        contender: Name of the contender.
+    """
+
+    def __init__(self, case: Case, contender: str) -> None:
+        self.case, self.contender = case, contender
+        self._prepared: Prepared | None = None
+        self._batches: Iterator[Any] = iter(())
+
+    def prepare(self, model: Any) -> None:
+        """Build the step for a model."""
+        convert, _ = self._prepared = load(self.contender, self.case)(self.case, model)
+        self._batches = itertools.cycle([convert(batch) for batch in self.case.batches()])
+
+    @property
+    def step(self) -> Any:
+        """The training step; builds it."""
+        if self._prepared is None:
+            load(self.contender, self.case)  # the allocator's settings come before the model
+            self.prepare(self.case.model())
+        assert self._prepared is not None
+        return self._prepared[1]
+
+    def batches(self, count: int) -> list[Any]:
+        """The next so many batches, in the form that the step takes."""
+        return list(itertools.islice(self._batches, count))
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Seconds that something takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def steps(contestant: Contestant, count: int) -> dict[str, Any]:
+    """Run steps.
+
+    Args:
+        contestant: Who runs.
+        count: How many.
+
+    Returns:
+        ``seconds`` of all together and the first ``losses``.
+    """
+    step = contestant.step
+    todo = contestant.batches(count)
+    losses: list[float] = []
+    seconds = seconds_of(lambda: losses.extend(step(batch) for batch in todo))
+    return {"seconds": seconds, "losses": losses[:KEPT_LOSSES]}

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from bench.inside import Contestant
 from bench.peers import REPLICA
 from bench.peers.ours import loaded
-from bench.process import Worker
+from bench.process import Contestant, Worker
 from emulator.replicas.comm.link import SlowLink
 from pef_schema.program import Role
 from samba.distributed import job as jobs

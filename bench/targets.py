@@ -12,11 +12,10 @@ from bench.measurement import FULL, OURS, Measurement, Results, Spread
 from bench.models import CASES, DEEP, OVERLAP, TIMED, suite_of
 from bench.ordinary import ORDINARY
 from bench.peers import DDP, REFERENCE, REPLICA
-from bench.suites.ddp import ALONE_CASES
+from bench.suites.ddp import ALONE_CASES, MODES
 from bench.suites.host import line
 from bench.suites.limit import LIMIT
 from bench.suites.memory import LATER_PLANS
-from bench.suites.overlap import MODES
 from bench.suites.sections import SUM, WHOLE
 from bench.suites.start import COLD, COMPILE, COMPILED, EXPORT, FIRST, HELP, SECOND, STARTED, WARM
 from bench.unseen import UNSEEN

@@ -17,9 +17,8 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from bench.inside import Contestant
 from bench.models import ALL, SMALL
-from bench.process import path_of
+from bench.process import Contestant, path_of
 
 if TYPE_CHECKING:
     from bench.suites.sections import PefContestant

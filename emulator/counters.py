@@ -17,7 +17,7 @@ _EACH = 32
 _STRIDE = 61
 """Of so many later runs two are timed, one after the other, so that the time between them is known:
 a prime, so that no loop of a script falls in with it."""
-_LATEST = 512
+LATEST = 512
 """Timed runs of which each time is kept; of all there are sums."""
 
 
@@ -82,10 +82,10 @@ class RunTimes:
         self.due = _MANY
         self.count = 0
         self.host = self.wait = 0.0
-        self.latest: deque[tuple[float, float]] = deque(maxlen=_LATEST)
+        self.latest: deque[tuple[float, float]] = deque(maxlen=LATEST)
         self.pauses = 0
         self.between = 0.0
-        self.latest_pauses: deque[float] = deque(maxlen=_LATEST)
+        self.latest_pauses: deque[float] = deque(maxlen=LATEST)
         self._ended = (-1, 0.0)
 
     def note(self, left: int, *, begun: float, host: float, wait: float) -> None:

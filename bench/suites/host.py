@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 
-from bench.inside import Contestant
 from bench.measurement import OURS, Results
 from bench.models import HOST
 from bench.peers.ours import all_steps, loaded
+from bench.process import Contestant
 from bench.suites import Settings
 
 HOST_TIME = "host time beside the executable"

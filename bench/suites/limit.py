@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from bench.case import Case, Sgd
-from bench.inside import Contestant
 from bench.measurement import Results
 from bench.models import SMALL, TIMED
+from bench.process import Contestant
 from bench.suites import Settings
 from emulator.costs.roofline import Cost, Machine, bound
 from emulator.costs.steps import schedule_cost

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import WorkerFailed
-from bench.inside import Contestant
 from bench.measurement import ALLOC, OURS, Results
 from bench.models import HOST, suite_of
 from bench.peers import CONTENDERS, REFERENCE, prepare
+from bench.process import Contestant
 from bench.suites import Settings
 from emulator.counters import Source
 from emulator.memory.allocator import give_back_free_memory

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from bench.inside import Contestant, seconds_of
 from bench.measurement import FULL, OURS, Results
 from bench.models import CASES, DEEP
 from bench.peers.ours import all_steps, loaded
+from bench.process import Contestant, seconds_of
 from bench.suites import Settings
 from emulator.device import Device
 from pef_schema import Role, read_pef

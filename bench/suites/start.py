@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import WorkerFailed
-from bench.inside import Contestant
 from bench.measurement import OURS, Results
 from bench.models import STARTED_ALONE
 from bench.peers import REFERENCE, load
+from bench.process import Contestant
 from bench.suites import Settings
 
 COMPILE, FIRST, SECOND = "compile", "first run", "second run"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from bench.inside import Contestant, seconds_of
 from bench.measurement import OURS, Results
 from bench.peers.ours import all_steps, loaded
+from bench.process import Contestant, seconds_of
 from bench.suites import Settings
 from emulator.ops.registry import load_ops
 from emulator.plans.hlo_text import CONTAINERS, Module, parsed

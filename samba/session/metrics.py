@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from emulator.counters import DeviceCounters, Source
+from emulator.counters import LATEST, DeviceCounters, Source
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
 from pef_schema.printable import json_text, printable, say_text
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "samba.metrics", 1
 
 _WIDTH = 100
-_LATEST = 512
-"""Times of runs that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,7 @@ class Totals:
         added = {f.name: getattr(self, f.name) + getattr(more, f.name) for f in fields(self)}
         added["sources"] = tuple(map(operator.add, self.sources, more.sources))
         for name in ("latest", "latest_pauses"):
-            added[name] = added[name][-_LATEST:]
+            added[name] = added[name][-LATEST:]
         return Totals(**added)
 
 

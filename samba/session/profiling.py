@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
+from emulator.counters import DeviceCounters
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
@@ -32,20 +33,6 @@ _SUMMARY_LINES = 40
 _log = logging.getLogger("samba")
 
 
-class Counts(Protocol):
-    """Counts of a device: plans that were compiled, and runs."""
-
-    @property
-    def compiles(self) -> int:
-        """Plans compiled."""
-        ...
-
-    @property
-    def runs(self) -> int:
-        """Runs that took place."""
-        ...
-
-
 def runtime_level() -> str:
     """``"SUMMARY"`` or ``"DETAILED"`` if runtime profiles are on; empty otherwise."""
     level = os.environ.get(LEVEL_VARIABLE, "").upper()
@@ -56,7 +43,7 @@ def runtime_level() -> str:
 class _Running:
     profile: cProfile.Profile | None
     start: float
-    counts: Counts | None
+    counts: DeviceCounters | None
     compiles: int
     runs: int
     tell: bool
@@ -77,7 +64,7 @@ class RuntimeProfile:
         """Whether a profile was started and not ended."""
         return self._running is not None
 
-    def start(self, timer_enabled: bool = True, counts: Counts | None = None) -> None:
+    def start(self, timer_enabled: bool = True, counts: DeviceCounters | None = None) -> None:
         """Starts a profile; one that is running is dropped.
 
         Args:

@@ -7,9 +7,8 @@ from contextlib import closing
 import pytest
 
 from bench import models
-from bench.inside import Contestant
 from bench.measurement import FULL
-from bench.process import Worker
+from bench.process import Contestant, Worker
 from bench.suites.host import host_seconds
 from bench.suites.limit import copy, gemm, work
 from bench.suites.memory import peak_memory, status_bytes

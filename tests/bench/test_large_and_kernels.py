@@ -13,7 +13,7 @@ from bench.kernels import kinds, title
 from bench.measurement import OURS, Results
 from bench.peers import DDP, REPLICA
 from bench.peers.torch_step import to_torch
-from bench.suites import ddp, overlap
+from bench.suites import ddp
 from emulator.memory import allocator
 from pef_schema import read_pef
 from tests.bench.shortest import settings
@@ -63,14 +63,14 @@ def test_two_replicas_over_a_slow_link(tmp_path, monkeypatch):
     monkeypatch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", "2000")
     # So slow that sleeping, which needs no core, is nearly all: what is hidden then must show
     # whatever else the machine does.
-    monkeypatch.setattr(overlap, "LATENCY", 0.05)
+    monkeypatch.setattr(ddp, "LATENCY", 0.05)
     found = Results()
-    overlap.one_case("chain_o0", settings(tmp_path, threads=2), found)
+    ddp.one_overlap("chain_o0", settings(tmp_path, threads=2), found)
     medians = {m.contender: m.median for m in found.select("overlap", what="step")}
-    assert set(medians) == {overlap.FREE, *overlap.MODES}
-    link = found.get("overlap", "chain_o0", overlap.LINK, "reductions")
+    assert set(medians) == {ddp.FREE, *ddp.MODES}
+    link = found.get("overlap", "chain_o0", ddp.LINK, "reductions")
     assert link is not None and link.median > 10 * 0.05
-    for mode in overlap.MODES:
+    for mode in ddp.MODES:
         assert medians[mode] > link.median, "reductions come one after the other"
 
 
@@ -85,9 +85,9 @@ class Answering:
 
 
 def test_replicas_that_differ_are_refused():
-    overlap.check_states("gpt", Answering(""))
+    ddp.check_states("gpt", Answering(""))
     with pytest.raises(StatesDiffer, match="inorder, rank 1: 1; optimal, rank 0: 0"):
-        overlap.check_states("gpt", Answering("inorder"))
+        ddp.check_states("gpt", Answering("inorder"))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from bench import commands, models, names, run
+from bench import commands, models, names
 from bench.__main__ import _parser
 
 
@@ -12,7 +12,7 @@ def test_names_are_those_of_the_cases_and_the_suites() -> None:
     assert tuple(models.CASES) == names.CASES
     assert tuple(models.TIMED) == names.TIMED
     assert tuple(models.SMALL) == names.SMALL
-    assert tuple(run.SUITES) == names.SUITES
+    assert tuple(commands.SUITES) == names.SUITES
 
 
 def test_every_command_does_something() -> None:

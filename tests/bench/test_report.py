@@ -12,13 +12,13 @@ import pytest
 
 from bench import report, targets
 from bench.__main__ import main
+from bench.commands import SUITES
 from bench.errors import BadResults
 from bench.gate import ROOT
 from bench.measurement import FULL, Results, Spread, environment, load
 from bench.models import TIMED, suite_of
 from bench.page import page
 from bench.peers import CONTENDERS
-from bench.run import SUITES
 from bench.suites.host import HOST_TIME
 from bench.suites.limit import LIMIT
 from bench.suites.memory import LATER_PLANS

@@ -11,10 +11,9 @@ import torch
 
 from bench import models, peers
 from bench.errors import LossesDiffer, WorkerFailed
-from bench.inside import Contestant, steps
 from bench.measurement import Results
 from bench.ordinary import MASKED, ORDINARY, SMALL_ORDINARY
-from bench.process import Worker
+from bench.process import Contestant, Worker, steps
 from bench.suites import cache_variables
 from bench.suites.start import COMPILE, FIRST, SECOND, stages
 from bench.suites.steps import check_losses, first_losses_of, steps_of

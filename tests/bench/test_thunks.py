@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from bench import models
-from bench.inside import Contestant, steps
 from bench.measurement import OURS, Results
+from bench.process import Contestant, steps
 from bench.suites.thunks import (
     IDLE,
     KIND,
