@@ -2,8 +2,8 @@
 
     python -m tests.emulator.native.drawing COUNT [KERNELS]
 
-computes so many convolutions and products, and half as many recurrent layers, by kernels of another
-file if one is named.
+computes so many convolutions and products, and a sixth as many recurrent layers, by kernels of
+another file if one is named.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
         done["products"] += test_drawn._check_product(case)
 
     @given(case=test_drawn_recurrences._layers())
-    @settings(max_examples=count // 2, deadline=None, database=None)
+    @settings(max_examples=count // 6, deadline=None, database=None)
     def layers(case: Any) -> None:
         done["layers"] += test_drawn_recurrences.check_layer(case)
 
