@@ -9,6 +9,7 @@ mark is reset (``/proc/self/clear_refs``) and more steps run: the mark is the pe
 from __future__ import annotations
 
 import gc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bench.models import HOST, suite_of
 from bench.peers import CONTENDERS, REFERENCE, prepare
 from bench.process import Contestant
 from bench.suites import Settings
+from bench.suites.memory_parts import Resident, parts_of, resident_now
 from emulator.counters import Source
 from emulator.memory.allocator import give_back_free_memory
 
@@ -36,7 +38,8 @@ def memory(settings: Settings, results: Results) -> None:
     in the compilers' caches is used, and a process that compiles nothing needs less.
 
     Adds ``peak``, what the model needs beyond the started libraries, and ``process``, everything;
-    for a case whose steps were timed before also ``LATER_PLANS``.
+    of this project also what ``peak`` consists of, and for a case whose steps were timed before
+    ``LATER_PLANS``.
     """
     for case in settings.cases:
         settings.tell(f"memory: {case}")
@@ -55,6 +58,8 @@ def memory(settings: Settings, results: Results) -> None:
             net = result["peak"] - result["baseline"]
             results.add("memory", case, name, "peak", "B", [net])
             results.add("memory", case, name, "process", "B", [result["peak"]])
+            for part, size in result["parts"].items():
+                results.add("memory", case, name, part, "B", [size])
             if name == OURS and results.get(suite_of(case), case, OURS, "step"):
                 results.add("memory", case, OURS, LATER_PLANS, "plans", [result["compiled"]])
 
@@ -88,13 +93,14 @@ def peak_memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]
 
     Returns:
         ``baseline``: bytes resident with the libraries at work; ``peak``: the high-water mark;
-        ``compiled``: this project's plans that were not in the cache.
+        ``compiled``: this project's plans that were not in the cache; ``parts``: what this
+        project's steps leave resident beyond the baseline.
     """
     convert, tiny_step = prepare(contestant.contender, TINY)
     tiny_step(convert(TINY.batches()[0]))
     del convert, tiny_step
     _give_back()
-    baseline = status_bytes("VmRSS", _STATUS.read_text())
+    baseline, before = status_bytes("VmRSS", _STATUS.read_text()), resident_now()
     step = contestant.step
     for batch in contestant.batches(warm):
         step(batch)
@@ -104,8 +110,28 @@ def peak_memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]
     for batch in todo:
         step(batch)
     peak = status_bytes("VmHWM", _STATUS.read_text())
-    compiled = _compiled_plans() if contestant.contender == OURS else 0
-    return {"baseline": baseline, "peak": peak, "compiled": compiled}
+    ours = contestant.contender == OURS
+    parts = _parts(before) if ours else {}
+    compiled = _compiled_plans() if ours else 0
+    return {"baseline": baseline, "peak": peak, "compiled": compiled, "parts": parts}
+
+
+def _parts(before: Resident) -> Mapping[str, int]:
+    from bench.peers.ours import loaded  # noqa: PLC0415  # the library of the contender
+    from samba.session.loading import LoadedModel  # noqa: PLC0415  # as above
+    from samba.session.memory import session_memory  # noqa: PLC0415  # as above
+
+    program = loaded()
+    assert isinstance(program, LoadedModel)  # no case has several graphs
+    memory = session_memory(program)
+    plans = [plan.measured for plan in memory.plans if plan.measured is not None]
+    return parts_of(
+        before,
+        resident_now(),
+        held=sum(size for _, size in memory.held),
+        temporary=max((plan.temp for plan in plans), default=0),
+        tensors=[(t.data_ptr(), t.nbytes) for t in program.model.state_dict().values()],
+    )
 
 
 def _compiled_plans() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.process import Contestant, Worker
 from bench.suites.host import host_seconds
 from bench.suites.limit import copy, gemm, work
 from bench.suites.memory import peak_memory, status_bytes
+from bench.suites.memory_parts import PARTS, parts_of, resident_now
 from bench.suites.sections import WHOLE, seconds_in_parts, section_seconds
 from emulator.plans.linked import layers, parts
 from pef_schema.program import DType
@@ -70,6 +72,28 @@ def test_memory_sees_what_a_step_holds():
     weights = sum(4 * p.numel() for p in models.STARTED_ALONE["layers-12"].model().parameters())
     net = found["peak"] - found["baseline"]
     assert 3.5 * weights < net < 6.5 * weights + (32 << 20)
+
+
+def test_the_parts_of_a_steps_memory(logreg):
+    """They add up to what has become resident, and name what the model has."""
+    result = peak_memory(logreg, warm=1, count=1)
+    parts = result["parts"]
+    assert tuple(parts) == PARTS
+    weights = [tensor.nbytes for tensor in models.SMALL["logreg-1"].model().state_dict().values()]
+    assert parts["tensors of the model on the host"] == sum(weights)
+    assert parts["regions on the device"] > 2 * sum(weights)  # weights and gradients
+    resident = status_bytes("VmRSS", Path("/proc/self/status").read_text()) - result["baseline"]
+    assert abs(sum(parts.values()) - resident) < 8 << 20
+
+
+def test_memory_in_use_is_seen():
+    before = resident_now()
+    block = bytearray(b"x" * (40 << 20))
+    after = resident_now()
+    sizes = parts_of(before, after, held=len(block), temporary=0, tensors=[])
+    assert abs(after.used - before.used - len(block)) < 4 << 20
+    assert abs(sizes["objects of XLA, jax and Python"]) < 4 << 20
+    assert sizes["code"] == 0
 
 
 def test_a_field_that_is_missing():
