@@ -11,14 +11,8 @@ from tests.api.covers import covers
 
 
 @covers(
-    "bagua.BaguaTensor.to_bagua_tensor(name)",
-    "bagua.BaguaTensor.to_bagua_tensor(module_name)",
-    "bagua.BaguaTensor.to_bagua_tensor(getter_closure)",
-    "bagua.BaguaTensor.to_bagua_tensor(setter_closure)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(name)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(module_name)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(setter_closure)",
+    "bagua.BaguaTensor.to_bagua_tensor(name, module_name, getter_closure, setter_closure)",
+    ".ensure_bagua_tensor(name, module_name, getter_closure, setter_closure)",
 )
 def test_names_and_closures_of_a_tensor():
     for make in (bagua.to_bagua_tensor, bagua.ensure_bagua_tensor):
@@ -41,10 +35,7 @@ def test_names_and_closures_of_a_tensor():
         assert effective["now"] is new and bagua.bagua_getter_closure(made) is new
 
 
-@covers(
-    "bagua.BaguaTensor.bagua_set_storage(storage)",
-    "bagua.BaguaTensor.bagua_set_storage(storage_offset)",
-)
+@covers("bagua.BaguaTensor.bagua_set_storage(storage, storage_offset)")
 def test_the_effective_tensor_gets_a_storage_and_an_offset():
     weight = bagua.bagua_ensure_grad(nn.Parameter(torch.zeros(3)))
     grad = weight.grad
@@ -64,8 +55,8 @@ def test_the_effective_tensor_gets_a_storage_and_an_offset():
 
 @covers(
     "bagua.BaguaTensor.bagua_setter_closure",
-    "bagua.BaguaTensor.ensure_bagua_tensor(setter_closure)",
-    "bagua.BaguaTensor.to_bagua_tensor(setter_closure)",
+    ".ensure_bagua_tensor(setter_closure)",
+    ".to_bagua_tensor(setter_closure)",
 )
 @pytest.mark.parametrize("make", [bagua.ensure_bagua_tensor, bagua.to_bagua_tensor])
 def test_no_setter_is_a_no_op(make):
@@ -76,8 +67,8 @@ def test_no_setter_is_a_no_op(make):
 
 @covers(
     "bagua.BaguaTensor.bagua_getter_closure",
-    "bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)",
-    "bagua.BaguaTensor.to_bagua_tensor(getter_closure)",
+    ".ensure_bagua_tensor(getter_closure)",
+    ".to_bagua_tensor(getter_closure)",
 )
 @pytest.mark.parametrize("make", [bagua.ensure_bagua_tensor, bagua.to_bagua_tensor])
 def test_no_getter_is_the_identity_also_beside_a_setter(make):

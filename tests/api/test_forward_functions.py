@@ -59,16 +59,16 @@ FUNCTIONS = {
 
 @covers(
     "samba.SambaTensor.torch",
-    "samba.SambaTensor.data",
-    "samba.SambaTensor.sn_name",
-    "samba.SambaTensor.view_as",
-    "samba.SambaTensor.to",
-    "samba.SambaTensor.new_zeros",
-    "samba.SambaTensor.new_ones",
-    "samba.SambaTensor.new_full",
-    "samba.SambaTensor.new_empty",
-    "samba.SambaTensor.__setitem__",
-    "samba.SambaTensor.__getitem__",
+    ".data",
+    ".sn_name",
+    ".view_as",
+    ".to",
+    ".new_zeros",
+    ".new_ones",
+    ".new_full",
+    ".new_empty",
+    ".__setitem__",
+    ".__getitem__",
     "samba.from_torch_tensor",
 )
 def test_the_device_computes_what_forward_says(tmp_path):

@@ -13,7 +13,7 @@ from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, MLP, Mlp, close, told
 
 
-@covers("samba.session.use_legacy_names", "samba.session.use_legacy_names(use)")
+@covers("samba.session.use_legacy_names", ".use_legacy_names(use)")
 def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
     samba.session.use_legacy_names(use=False)
     assert told(caplog) == []
@@ -27,10 +27,10 @@ def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
 
 @covers(
     "samba.session.samba_profile(filename)",
-    "samba.session.start_samba_profile",
-    "samba.session.end_samba_profile",
-    "samba.session.end_samba_profile(filename)",
-    "samba.session.profiler",
+    ".start_samba_profile",
+    ".end_samba_profile",
+    ".end_samba_profile(filename)",
+    ".profiler",
 )
 def test_profiles_are_exported_to_the_file_that_is_named(pefs, tmp_path):
     scene = pefs.loaded(MLP)
@@ -154,7 +154,7 @@ def test_a_seed_that_is_given_again_sets_the_stream_again(pefs):
     assert not torch.equal(drawn[0], drawn[2])
 
 
-@covers("samba.session.tracing", "samba.session.use_static_functional")
+@covers("samba.session.tracing", ".use_static_functional")
 def test_operations_are_symbolic_while_a_script_says_that_it_traces():
     x = samba.SambaTensor(torch.ones(2, 3), name="x")
     weight = samba.SambaParameter(torch.full((4, 3), 2.0))

@@ -90,9 +90,7 @@ def test_rounding_of_lazy_values(weight):
 
 
 @covers(
-    "samba.session.run(data_parallel)",
-    "samba.session.run(reduce_on_rdu)",
-    "samba.session.run(data_parallel_mode)",
+    "samba.session.run(data_parallel, reduce_on_rdu, data_parallel_mode)",
     "samba.utils.trace_graph(data_parallel_mode)",
 )
 def test_one_replica_trains_as_none(pefs):

@@ -12,12 +12,7 @@ from tests.samba.worlds import MLP, close
 MOMENTUM = "mlp__first__weight__sgd0__momentum"
 
 
-@covers(
-    "samba.session.to_cpu(model)",
-    "samba.session.to_cpu(optims)",
-    "samba.session.to_cpu_(model)",
-    "samba.session.to_cpu_(optims)",
-)
+@covers("samba.session.to_cpu(model, optims)", ".to_cpu_(model, optims)")
 def test_a_model_comes_to_the_host_with_the_optimizers_that_are_named(pefs):
     for fetch in (samba.session.to_cpu, samba.session.to_cpu_):
         scene = pefs.loaded(MLP)
@@ -45,7 +40,7 @@ def test_in_place_means_the_same_memory(pefs):
     close(shared, scene.host.first.weight.detach())
 
 
-@covers("samba.session.to_rdu(model)", "samba.session.to_rdu(optims)")
+@covers("samba.session.to_rdu(model, optims)")
 def test_a_model_goes_to_the_device_with_the_optimizers_that_are_named(pefs):
     scene = pefs.loaded(MLP)
     scene.run()
@@ -62,7 +57,7 @@ def test_a_model_goes_to_the_device_with_the_optimizers_that_are_named(pefs):
     assert (samba.session.get_tensors_by_name(names=[MOMENTUM])[0].data == 5).all()
 
 
-@covers("samba.session.sync_buffers_to_cpu(model)", "samba.session.sync_buffers_to_rdu(model)")
+@covers("samba.session.sync_buffers_to_cpu(model)", ".sync_buffers_to_rdu(model)")
 def test_buffers_of_the_model_alone_move(pefs):
     from tests.samba.session.test_checkpoint import NORMED
 
@@ -84,10 +79,9 @@ def test_buffers_of_the_model_alone_move(pefs):
 
 @covers(
     "samba.session.get_tensors(samba_tensors)",
-    "samba.session.get_tensors_by_name(names)",
-    "samba.session.get_samba_tensor_by_name(name)",
-    "samba.session.update_tensor(name)",
-    "samba.session.update_tensor(tensor)",
+    ".get_tensors_by_name(names)",
+    ".get_samba_tensor_by_name(name)",
+    ".update_tensor(name, tensor)",
 )
 def test_tensors_by_handle_and_by_name(pefs):
     scene = pefs.loaded(MLP)
@@ -132,11 +126,7 @@ def test_to_cpu_reuses_host_memory_only_in_place(pefs):
     assert torch.equal(held, start)
 
 
-@covers(
-    "samba.session.sync_buffers_to_cpu",
-    "samba.session.sync_buffers_to_cpu(model)",
-    "samba.session.sync_buffers_to_cpu(inplace)",
-)
+@covers("samba.session.sync_buffers_to_cpu", ".sync_buffers_to_cpu(model, inplace)")
 def test_buffers_reuse_host_memory_only_in_place(pefs):
     scene = pefs.loaded(NORMED)
     norm = scene.model.norm

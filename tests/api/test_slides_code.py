@@ -16,7 +16,7 @@ from tests.api.covers import covers
 from tests.samba.worlds import MLP, Mlp, close, named, other_batch
 
 
-@covers("numpy.add", "torch.ones", "torch.zeros")
+@covers("numpy.add", "torch.ones", ".zeros")
 def test_numpy_takes_sambatensors():
     a = samba.from_torch_tensor(torch.ones(2, 4))
     b = samba.from_torch_tensor(torch.zeros(2, 4))
@@ -26,14 +26,10 @@ def test_numpy_takes_sambatensors():
 
 @covers(
     "torch.nn.Conv2d",
-    "torch.nn.Conv2d(kernel_size)",
-    "torch.nn.Conv2d(in_channels)",
-    "torch.nn.Conv2d(out_channels)",
-    "torch.nn.Conv2d(padding)",
-    "torch.nn.Conv2d(bias)",
+    ".Conv2d(kernel_size, in_channels, out_channels, padding, bias)",
     "torch.nn.functional.relu",
     "torch.Tensor.split",
-    "torch.Tensor.split(dim)",
+    ".split(dim)",
 )
 def test_torch_functions_take_sambatensors():
     module = torch.nn.Conv2d(
@@ -51,17 +47,9 @@ def test_torch_functions_take_sambatensors():
 
 
 @covers(
-    "samba.utils.measure_performance(model)",
-    "samba.utils.measure_performance(inputs)",
-    "samba.utils.measure_performance(batch_size)",
-    "samba.utils.measure_performance(inference)",
-    "samba.utils.measure_performance(run_graph_only)",
-    "samba.utils.measure_performance(n_iterations)",
-    "samba.utils.measure_sections(model)",
-    "samba.utils.measure_sections(inputs)",
-    "samba.utils.measure_sections(batch_size)",
-    "samba.utils.measure_sections(num_sections)",
-    "samba.utils.measure_sections(n_iterations)",
+    "samba.utils.measure_performance(model, inputs, batch_size, inference)",
+    ".measure_performance(run_graph_only, n_iterations)",
+    ".measure_sections(model, inputs, batch_size, num_sections, n_iterations)",
 )
 def test_measuring_as_the_slides_write_it(pefs, capsys):
     scene = pefs.loaded(MLP)
@@ -88,7 +76,7 @@ def test_measuring_as_the_slides_write_it(pefs, capsys):
     assert torch.equal(y.data, other_batch(8)["y"])
 
 
-@covers("samba.utils.measure_performance(model)", "samba.utils.measure_sections(model)")
+@covers("samba.utils.measure_performance(model)", ".measure_sections(model)")
 def test_another_model_than_the_traced_one_is_not_measured(pefs):
     scene = pefs.loaded(MLP)
     other = Mlp()
@@ -108,7 +96,7 @@ def test_microbatches_divide_the_batch(command):
         parse_app_args([*argv, "-mb=128"])
 
 
-@covers("samba.sambaloader.SambaLoader", "samba.sambaloader.SambaLoader(torch_loader)")
+@covers("samba.sambaloader.SambaLoader", ".SambaLoader(torch_loader)")
 def test_a_loader_is_given_by_keyword():
     batches = [(torch.full((2, 3), float(i)), torch.full((2,), i)) for i in range(3)]
     loader = SambaLoader(torch_loader=batches, names=["image", "label"])

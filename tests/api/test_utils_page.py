@@ -56,9 +56,7 @@ def test_the_mapping_of_the_pef_holds(pefs, caplog):
 
 @covers(
     "samba.utils.init_output_grads",
-    "samba.utils.init_output_grads(output_tensors)",
-    "samba.utils.init_output_grads(unspecified_tensor_grad)",
-    "samba.utils.init_output_grads(customized_tensors_dict)",
+    ".init_output_grads(output_tensors, unspecified_tensor_grad, customized_tensors_dict)",
 )
 def test_gradients_are_those_given_and_else_ones(pefs):
     scene = pefs.loaded(MLP)
@@ -144,10 +142,7 @@ def test_inputs_by_keyword_have_no_order(pefs, tmp_path):
     assert files[0] == files[1] == Path(pefs(MLP)).read_bytes()
 
 
-@covers(
-    "samba.utils.trace_multigraph(optimizers)",
-    "samba.utils.trace_multigraph(init_output_grads)",
-)
+@covers("samba.utils.trace_multigraph(optimizers, init_output_grads)")
 def test_graphs_are_traced_with_their_optimizers(tmp_path):
     def add():
         model = samba.from_torch_model_(two())

@@ -48,11 +48,7 @@ def one_of_two(program: Loaded, mode: str | None = None, **more: Any) -> Loaded:
     return program
 
 
-@covers(
-    "samba.session.run(data_parallel)",
-    "samba.session.run(data_parallel_mode)",
-    "samba.session.run(reduce_on_rdu)",
-)
+@covers("samba.session.run(data_parallel, data_parallel_mode, reduce_on_rdu)")
 @pytest.mark.parametrize("on_rdu", [True, False])
 @pytest.mark.parametrize("mode", ["normal", "inorder", "optimal"])
 def test_replicas_stay_the_same(folder, mode, on_rdu):

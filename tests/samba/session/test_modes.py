@@ -80,7 +80,7 @@ def no_mode_left():
 # -- profiles ---------------------------------------------------------------
 
 
-@covers("samba.session.samba_profile", "samba.session.profiler")
+@covers("samba.session.samba_profile", ".profiler")
 def test_events_of_a_session(pefs, tmp_path):
     scene = pefs.scene(MLP)
     path = tmp_path / "profile.txt"
@@ -109,7 +109,7 @@ def test_events_of_a_session(pefs, tmp_path):
     assert inside > 0 and whole > 0
 
 
-@covers("samba.session.start_samba_profile", "samba.session.end_samba_profile")
+@covers("samba.session.start_samba_profile", ".end_samba_profile")
 def test_a_profiled_run_gives_the_same_results(pefs):
     plain = pefs.loaded(MLP)
     expected = [plain.run() for _ in range(3)]
@@ -121,11 +121,7 @@ def test_a_profiled_run_gives_the_same_results(pefs):
     samba.session.end_samba_profile()
 
 
-@covers(
-    "samba.session.enable_pinned_memory",
-    "samba.session.disable_pinned_memory",
-    "samba.session.use_pinned_memory",
-)
+@covers("samba.session.enable_pinned_memory", ".disable_pinned_memory", ".use_pinned_memory")
 def test_pinned_inputs_have_an_event_of_their_own(pefs):
     scene = pefs.loaded(MLP)
     samba.session.enable_pinned_memory()
@@ -143,7 +139,7 @@ def test_nothing_is_recorded_while_the_profiler_is_off(pefs):
     assert samba.session.profiler.names == []
 
 
-@covers("samba.session.start_runtime_profile", "samba.session.end_runtime_profile")
+@covers("samba.session.start_runtime_profile", ".end_runtime_profile")
 def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeypatch, capsys):
     scene = pefs.loaded(MLP)
     path = tmp_path / "runtime.log"
@@ -162,7 +158,7 @@ def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeyp
 # -- modes ------------------------------------------------------------------
 
 
-@covers("samba.session.disable_lazy_param", "samba.session.use_lazy_param")
+@covers("samba.session.disable_lazy_param", ".use_lazy_param")
 def test_lazy_parameters_through_the_session():
     assert not samba.session.use_lazy_param()
     samba.session.enable_lazy_param(seed=3)
@@ -274,7 +270,7 @@ def test_a_missing_file_of_ranges_is_named(tmp_path):
 # -- configuration ----------------------------------------------------------
 
 
-@covers("samba.session.setup", "samba.session.setup(args)")
+@covers("samba.session.setup", ".setup(args)")
 def test_setup_counts_as_the_command_line(tmp_path):
     scene = MLP.build()
     args = CompileArgs(output_folder=str(tmp_path), pef_name="configured", optim_level="o0", own=1)
@@ -342,12 +338,8 @@ def test_an_optimizer_moves_its_own_state(pefs):
 
 @covers(
     "samba.session.atexit_register",
-    "samba.session.atexit_register(func)",
-    "samba.session.atexit_register(args)",
-    "samba.session.atexit_register(kwargs)",
-    "samba.session.use_abexit(func)",
-    "samba.session.use_abexit(args)",
-    "samba.session.use_abexit(kwargs)",
+    ".atexit_register(func, args, kwargs)",
+    ".use_abexit(func, args, kwargs)",
 )
 def test_exit_handlers_run_last_first_at_a_usual_end(ended):
     done = ended["usual"]

@@ -30,10 +30,7 @@ def test_tied_weights_are_refused_with_their_places():
     assert caught.value.tied == (("0.weight", "1.weight"),)
 
 
-@covers(
-    "samba.utils.trace_multigraph(optimizers)",
-    "samba.utils.trace_multigraph(init_output_grads)",
-)
+@covers("samba.utils.trace_multigraph(optimizers, init_output_grads)")
 def test_graphs_accept_optimizers_and_do_not_train(tmp_path, caplog):
     model = nn.Linear(4, 2)
     x, _ = pair()
@@ -174,7 +171,7 @@ def test_the_session_must_have_the_graphs_of_the_pef(tmp_path):
         samba.session.init_multigraph_runtime(path)
 
 
-@covers("samba.utils.trace_multigraph(graph)", "samba.utils.trace_multigraph(trace_prefix)")
+@covers("samba.utils.trace_multigraph(graph, trace_prefix)")
 def test_a_second_trace_of_one_graph_is_refused():
     x, _ = pair()
     model = nn.Linear(4, 2)

@@ -177,7 +177,7 @@ def test_forms_of_forward(tmp_path, form):
 # -- by name ---------------------------------------------------------------------------
 
 
-@covers("samba.session.get_tensors", "samba.session.get_tensors_by_name")
+@covers("samba.session.get_tensors", ".get_tensors_by_name")
 def test_get_tensors(scene):
     scene.run()
     scene.host_step()
