@@ -29,11 +29,6 @@ def clock(monkeypatch):
     monkeypatch.setattr(timeline, "time", fake)
 
 
-@pytest.fixture
-def scene(pefs):
-    return pefs.loaded(MLP)
-
-
 @covers("samba.utils.measure_performance", ".measure_performance(n_iterations, batch_size)")
 def test_performance(scene, clock, capsys, tmp_path):
     report, copy = tmp_path / "report.json", tmp_path / "stats.json"
