@@ -10,23 +10,6 @@ import samba
 from tests.api.covers import covers
 from tests.api.tensors import counting, values
 
-
-@covers("numpy.add", "torch.nn.functional.relu", "torch.nn.Conv2d", "torch.Tensor.split")
-def test_functions_of_the_slides():
-    a, b = samba.ones(2, 4), samba.zeros(2, 4)
-    assert values(np.add(a, b)) == [[1] * 4] * 2
-    assert values(np.add(a, torch.ones(2, 4))) == values(a + 1) == [[2] * 4] * 2
-    x = samba.randn(10, 20, name="input", batch_dim=0)
-    relu = torch.nn.functional.relu(x)
-    assert torch.equal(relu.torch(), x.torch().clamp(min=0))
-    first, second = x.split(10, dim=1)
-    assert torch.equal(second.torch(), x.torch()[:, 10:])
-    conv = torch.nn.Conv2d(3, 4, (3, 3), padding=1)
-    image = samba.randn(2, 3, 5, 5)
-    assert torch.equal(conv(image).torch(), conv(image.torch()))
-    assert type(relu) is type(first) is type(conv(image)) is samba.SambaTensor
-
-
 NUMPY = {
     "matmul": lambda x: np.matmul(x, x.T),
     "power": lambda x: np.power(x, 2.0),

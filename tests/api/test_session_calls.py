@@ -80,9 +80,8 @@ def test_the_model_is_given_by_the_name_in_the_signature(tmp_path):
 
 
 @covers("samba.session.run(input_tensors)")
-def test_run_takes_no_model(pefs):
+def test_run_takes_no_model(scene):
     """An example of the page gives the model first, which its signature does not have."""
-    scene = pefs.loaded(MLP)
     with pytest.raises(ArgumentError, match=r"found Mlp, expected.*Leave the model out") as caught:
         samba.session.run(scene.model, scene.inputs, scene.model.output_tensors)
     assert caught.value.deviation == "run-without-model"
@@ -100,19 +99,18 @@ def added() -> FwdGraph:
 
 @covers(
     "samba.session.add_graph(graph)",
-    ".compile_multigraph(name, samba_only, kwarg)",
+    ".compile_multigraph(name, samba_only)",
     ".init_multigraph_runtime(pef)",
 )
 def test_graphs_are_compiled_under_a_name_and_loaded_from_a_path(tmp_path):
     added()
     config = {"output_folder": str(tmp_path / "other"), "pef_name": "net"}
-    wishes = {"io_host_memory": True, "graph_names": ["a"], "enable_hypersection": True}
     assert samba.session.compile_multigraph("x", samba_only=True, config_dict=config) is None
     assert not (tmp_path / "other").exists()
     first = Path(compiled(tmp_path, "net"))
     program = read_pef(first)
     assert (program.name, [graph.name for graph in program.graphs]) == ("net", ["two"])
-    second = samba.session.compile_multigraph(name="net", config_dict=config, **wishes)
+    second = samba.session.compile_multigraph(name="net", config_dict=config)
     assert Path(second).read_bytes() == first.read_bytes()
 
     samba.session.reset()

@@ -16,22 +16,20 @@ from tests.api.covers import covers
 from tests.samba.worlds import MLP, Mlp, close, named, other_batch
 
 
-@covers("numpy.add", "torch.ones", ".zeros")
-def test_numpy_takes_sambatensors():
-    a = samba.from_torch_tensor(torch.ones(2, 4))
-    b = samba.from_torch_tensor(torch.zeros(2, 4))
-    assert type(np.add(a, b)) is samba.SambaTensor
-    assert np.add(a, b).tolist() == [[1.0] * 4] * 2
-
-
 @covers(
+    "numpy.add",
+    "torch.ones",
+    ".zeros",
     "torch.nn.Conv2d",
     ".Conv2d(kernel_size, in_channels, out_channels, padding, bias)",
     "torch.nn.functional.relu",
     "torch.Tensor.split",
     ".split(dim)",
 )
-def test_torch_functions_take_sambatensors():
+def test_functions_of_torch_and_numpy_take_sambatensors():
+    a, b = samba.from_torch_tensor(torch.ones(2, 4)), samba.from_torch_tensor(torch.zeros(2, 4))
+    assert np.add(a, b).tolist() == [[1] * 4] * 2
+    assert np.add(a, torch.ones(2, 4)).tolist() == (a + 1).tolist() == [[2] * 4] * 2
     module = torch.nn.Conv2d(
         kernel_size=(3, 3), in_channels=3, out_channels=64, padding=1, bias=True
     )
@@ -43,7 +41,8 @@ def test_torch_functions_take_sambatensors():
     assert torch.equal(F.relu(x).torch(), x.torch().clamp(min=0))
     first, second = x.split(10, dim=1)
     assert torch.equal(torch.cat([first.torch(), second.torch()], dim=1), x.torch())
-    assert {type(t) for t in (y, F.relu(x), first)} == {samba.SambaTensor}
+    made = np.add(a, b), np.add(a, torch.ones(2, 4)), y, F.relu(x), first
+    assert {type(t) for t in made} == {samba.SambaTensor}
 
 
 @covers(
@@ -77,8 +76,7 @@ def test_measuring_as_the_slides_write_it(pefs, capsys):
 
 
 @covers("samba.utils.measure_performance(model)", ".measure_sections(model)")
-def test_another_model_than_the_traced_one_is_not_measured(pefs):
-    scene = pefs.loaded(MLP)
+def test_another_model_than_the_traced_one_is_not_measured(scene):
     other = Mlp()
     other.second = torch.nn.Linear(6, 4)
     for measure in (utils.measure_performance, utils.measure_sections):

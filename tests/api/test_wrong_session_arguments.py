@@ -171,8 +171,7 @@ def test_wrong_arguments_are_refused_when_they_are_given():
     ".get_tensors_by_name(names)",
     "samba.utils.init_output_grads(output_tensors)",
 )
-def test_wrong_arguments_are_refused_when_a_program_is_loaded(pefs):
-    scene = pefs.loaded(MLP)
+def test_wrong_arguments_are_refused_when_a_program_is_loaded(scene):
     before = [parameter.sn_data for parameter in scene.model.parameters()]
     tensors = dict(session._slot.tensors)
     for call, *parts in AFTER.values():
@@ -184,8 +183,7 @@ def test_wrong_arguments_are_refused_when_a_program_is_loaded(pefs):
 
 
 @covers("samba.session.run(train, data_parallel)")
-def test_what_stands_for_true_and_false_is_taken(pefs):
-    scene = pefs.loaded(MLP)
+def test_what_stands_for_true_and_false_is_taken(scene):
     results = [scene.run(train=train, section_types=["fwd"]) for train in (True, 1, 0, False)]
     assert len({result[0].item() for result in results}) == 1
     with pytest.raises(ArgumentError, match="True or False"):

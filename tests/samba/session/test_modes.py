@@ -122,8 +122,7 @@ def test_a_profiled_run_gives_the_same_results(pefs):
 
 
 @covers("samba.session.enable_pinned_memory", ".disable_pinned_memory", ".use_pinned_memory")
-def test_pinned_inputs_have_an_event_of_their_own(pefs):
-    scene = pefs.loaded(MLP)
+def test_pinned_inputs_have_an_event_of_their_own(scene):
     samba.session.enable_pinned_memory()
     assert samba.session.use_pinned_memory()
     with samba.session.samba_profile() as profiler:
@@ -139,20 +138,27 @@ def test_nothing_is_recorded_while_the_profiler_is_off(pefs):
     assert samba.session.profiler.names == []
 
 
-@covers("samba.session.start_runtime_profile", ".end_runtime_profile")
+@covers(
+    "samba.session.start_runtime_profile", ".end_runtime_profile", ".end_runtime_profile(log_file)"
+)
 def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeypatch, capsys):
     scene = pefs.loaded(MLP)
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "runtime.log"
     samba.session.start_runtime_profile()
     samba.session.end_runtime_profile(str(path))
     assert not path.exists()
-    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "SUMMARY")
-    for _ in range(2):
+    for setting, given, file in (
+        ("SUMMARY", {"log_file": str(path)}, path),
+        ("DETAILED", {"log_file": str(path)}, path),
+        ("DETAILED", {}, tmp_path / "cprofile_tmp.log"),
+    ):
+        monkeypatch.setenv("ENABLE_RUNTIME_PERF", setting)
         samba.session.start_runtime_profile(timer_enabled=False)
         scene.run()
-        samba.session.end_runtime_profile(str(path))
-        assert "device: 1 runs" in path.read_text() and "running.py" in path.read_text()
-        path.unlink()
+        samba.session.end_runtime_profile(**given)
+        assert "device: 1 runs" in file.read_text() and "running.py" in file.read_text()
+        file.unlink()
 
 
 # -- modes ------------------------------------------------------------------
@@ -170,14 +176,11 @@ def test_lazy_parameters_through_the_session():
 
 
 @covers("samba.session.disable_graphamp")
-def test_graphamp_and_legacy_names_are_recorded():
+def test_graphamp_is_recorded():
     assert not samba.session.graphamp_disabled
     with samba.session.disable_graphamp(), samba.session.disable_graphamp():
         assert samba.session.graphamp_disabled
     assert not samba.session.graphamp_disabled
-    samba.session.use_legacy_names(True)
-    assert samba.from_torch_model_(nn.Linear(2, 2)).weight.sn_name == "linear__weight"
-    samba.session.use_legacy_names(False)
 
 
 def test_directives_are_in_force_inside_of_their_context():
@@ -309,8 +312,7 @@ def test_models_of_arguments_need_pydantic(ended):
 # -- tensors of the loaded program ------------------------------------------
 
 
-def test_optimizer_state_is_found_by_name(pefs):
-    scene = pefs.loaded(MLP)
+def test_optimizer_state_is_found_by_name(scene):
     scene.run(hyperparam_dict={"momentum": 0.9})
     name = "mlp__first__weight__sgd0__momentum"
     handle = samba.session.optim_dict[name]
@@ -319,8 +321,7 @@ def test_optimizer_state_is_found_by_name(pefs):
     assert {t.sn_name for t in samba.session._traced_tensors()} >= {"x", "y", "mlp__first__weight"}
 
 
-def test_an_optimizer_moves_its_own_state(pefs):
-    scene = pefs.loaded(MLP)
+def test_an_optimizer_moves_its_own_state(scene):
     scene.run()
     weight = scene.model.first.weight
     before = weight.detach().clone()

@@ -201,10 +201,11 @@ def test_any_keyword_of_compile_multigraph_is_accepted(tmp_path, caplog):
     plain = Path(compiled(tmp_path / "plain")).read_bytes()
     assert told(caplog) == []
     config = {"output_folder": str(tmp_path), "pef_name": "decoder"}
+    documented = {"io_host_memory": True, "graph_names": ["a"], "enable_hypersection": True}
     pef = None
     for _ in range(2):
         pef = samba.session.compile_multigraph(
-            "decoder", config_dict=config, enable_hypersection=True, unheard_of=5, nmae="x"
+            "decoder", config_dict=config, **documented, unheard_of=5, nmae="x"
         )
     assert Path(str(pef)).read_bytes() == plain
     (text,) = told(caplog)

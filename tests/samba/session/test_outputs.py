@@ -17,11 +17,6 @@ from tests.samba.worlds import MLP, World, close, named, other_batch, told
 FORWARD = {"section_types": ["fwd"]}
 
 
-@pytest.fixture
-def scene(pefs):
-    return pefs.loaded(MLP)
-
-
 @covers("samba.utils.trace_graph", "model.output_tensors")
 def test_handles(pefs):
     scene = pefs.scene(MLP)
@@ -177,17 +172,22 @@ def test_forms_of_forward(tmp_path, form):
 # -- by name ---------------------------------------------------------------------------
 
 
-@covers("samba.session.get_tensors", ".get_tensors_by_name")
+@covers(
+    "samba.session.get_tensors",
+    ".get_tensors(samba_tensors)",
+    ".get_tensors_by_name",
+    ".get_tensors_by_name(names)",
+)
 def test_get_tensors(scene):
     scene.run()
     scene.host_step()
     weight, bias = scene.model.first.weight, scene.model.first.bias
-    tensors = samba.session.get_tensors([weight, bias])
+    tensors = samba.session.get_tensors(samba_tensors=[weight, bias])
     assert isinstance(tensors, tuple)
     close(tensors[0], scene.host.first.weight.detach())
     close(tensors[1], scene.host.first.bias.detach())
     assert [t.sn_name for t in tensors] == ["mlp__first__weight", "mlp__first__bias"]
-    by_name = samba.session.get_tensors_by_name([t.sn_name for t in tensors])
+    by_name = samba.session.get_tensors_by_name(names=[t.sn_name for t in tensors])
     assert all(map(torch.equal, tensors, by_name))
     assert torch.equal(samba.session.get_tensors_by_name("mlp__first__bias")[0], tensors[1])
     assert torch.equal(samba.session.get_tensors(bias)[0], tensors[1])
@@ -197,21 +197,26 @@ def test_get_tensors(scene):
     assert not torch.equal(weight.data, scene.host.first.weight.detach())
 
 
-@covers("samba.session.get_samba_tensor_by_name")
+@covers("samba.session.get_samba_tensor_by_name", ".get_samba_tensor_by_name(name)")
 def test_get_samba_tensor_by_name(scene):
     get = samba.session.get_samba_tensor_by_name
-    assert get("mlp__first__weight") is scene.model.first.weight
+    scene.run()
+    host = scene.model.first.weight.data.clone()
+    assert get(name="mlp__first__weight") is scene.model.first.weight
+    assert torch.equal(scene.model.first.weight.data, host)  # nothing is retrieved for it
     assert get("x") is scene.inputs[0]
     assert get("mlp__second__linear__outputs__0") is scene.model.output_tensors[1]
 
 
-@covers("samba.session.update_tensor")
+@covers("samba.session.update_tensor", ".update_tensor(name, tensor)")
 def test_update_tensor(scene):
     batch = other_batch()
     x, y = named(batch)
     samba.session.update_tensor("x", x)
     samba.session.update_tensor("y", y)
-    samba.session.update_tensor("mlp__first__weight", samba.from_torch_tensor(torch.zeros(6, 4)))
+    weight = scene.model.first.weight
+    samba.session.update_tensor(name=weight.sn_name, tensor=samba.zeros(6, 4))
+    assert not weight.data.any() and weight.sn_data.any()
     scene.host.first.weight.data.zero_()
     assert torch.equal(scene.inputs[0].data, batch["x"])
     samba.session.to_device()
