@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -128,32 +130,27 @@ def test_outputs_nobody_computed_are_zeros_and_told(scene, caplog):
     ]
 
 
-class Shapes(nn.Module):
-    """What ``forward`` may return."""
+FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "tensor": lambda x, out: out,
+    "list": lambda x, out: [out, out.sum()],
+    "nested": lambda x, out: (out, (out.sum(), [out.argmax(1)])),
+    "input": lambda x, out: (x, out),
+    "twice": lambda x, out: (out, out),
+    "dict": lambda x, out: {"out": out, "sum": out.sum()},
+}
+"""What ``forward`` may return."""
 
+
+class Shapes(nn.Module):
     def __init__(self, form: str) -> None:
         super().__init__()
-        self.form = form
-        self.linear = nn.Linear(4, 3)
+        self.form, self.linear = form, nn.Linear(4, 3)
 
     def forward(self, x):
-        out = self.linear(x)
-        match self.form:
-            case "tensor":
-                return out
-            case "list":
-                return [out, out.sum()]
-            case "nested":
-                return out, (out.sum(), [out.argmax(1)])
-            case "input":
-                return x, out
-            case "twice":
-                return out, out
-            case _:
-                return {"out": out, "sum": out.sum()}
+        return FORMS[self.form](x, self.linear(x))
 
 
-@pytest.mark.parametrize("form", ["tensor", "list", "nested", "input", "twice", "dict"])
+@pytest.mark.parametrize("form", FORMS)
 def test_forms_of_forward(tmp_path, form):
     model = Shapes(form)
     host = copy.deepcopy(model)
