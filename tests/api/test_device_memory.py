@@ -9,6 +9,7 @@ import samba
 import samba.utils as utils
 from samba.errors import NotTraced
 from tests.api.covers import covers
+from tests.samba.session.loading import load
 from tests.samba.shared_traces import share_trace
 
 
@@ -111,9 +112,7 @@ def test_tensors_of_one_region_share_their_place_on_the_device(tmp_path):
 
     a = samba.from_torch_tensor(torch.ones(3), name="a")
     b = samba.SambaTensor(torch.full((3,), 5.0), name="b", region_name="a")
-    model, config = Pair(), {"output_folder": str(tmp_path)}
-    pef = samba.session.compile(model, (a, b), config_dict=config, inference=True)
-    outputs = utils.trace_graph(model, (a, b), pef=pef)
+    outputs = load(Pair(), (a, b), tmp_path, inference=True)
     for given in (torch.full((3,), 3.0), torch.full((3,), 4.0)):
         samba.session.run(samba.from_torch_tensor(given, name="a"), outputs)
         assert torch.equal(a.sn_data, given) and torch.equal(b.sn_data, given)

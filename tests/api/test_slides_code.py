@@ -11,7 +11,6 @@ import sambaflow.samba as samba
 import sambaflow.samba.utils as utils
 from samba.errors import ArgumentError
 from samba.sambaloader import SambaLoader
-from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.samba.worlds import MLP, Mlp, close, named, other_batch
 
@@ -83,15 +82,6 @@ def test_another_model_than_the_traced_one_is_not_measured(scene):
         with pytest.raises(ArgumentError, match=r"measure_\w+\(\).*second"):
             measure(other, scene.inputs, n_iterations=1)
     assert samba.session.counters.runs == 0
-
-
-@covers("samba.utils.argparser.parse_app_args(microbatch_size)")
-@pytest.mark.parametrize("command", ["compile", "run"])
-def test_microbatches_divide_the_batch(command):
-    argv = [command, "-b=64"] + (["-p=app.pef"] if command == "run" else [])
-    assert parse_app_args([*argv, "-mb=4"]).microbatch_size == 4
-    with pytest.raises((SystemExit, samba.SambaError)):
-        parse_app_args([*argv, "-mb=128"])
 
 
 @covers("samba.sambaloader.SambaLoader", ".SambaLoader(torch_loader)")

@@ -29,7 +29,8 @@ from tests.samba.gradients import (
     refused,
     sgd,
 )
-from tests.samba.worlds import Together, close
+from tests.samba.session.loading import load
+from tests.samba.worlds import Together, close, named
 
 
 class ClippedSign(Function):
@@ -216,13 +217,9 @@ def test_a_function_on_an_input_that_requires_a_gradient(tmp_path):
     x.requires_grad_()
     model(x, y).backward()
     samba.from_torch_model_(model)
-    config = {"output_folder": str(tmp_path), "pef_name": "net"}
-    inputs = tuple(
-        samba.from_torch_tensor(t.detach().clone(), name=n) for n, t in (("x", x), ("y", y))
-    )
+    inputs = named({"x": x.detach().clone(), "y": y.clone()})
     inputs[0].requires_grad_()
-    pef = samba.session.compile(model, inputs, sgd(model), config_dict=config)
-    utils.trace_graph(model, inputs, sgd(model), pef=pef)
+    load(model, inputs, tmp_path, sgd(model))
     samba.session.run(inputs, model.output_tensors, section_types=["fwd", "bckwd"])
     assert x.grad is not None
     close(inputs[0].sn_grad, x.grad)

@@ -18,6 +18,7 @@ from pef_schema import read_pef
 from samba.errors import ArgumentError
 from samba.session.metrics import METRICS_VARIABLE, MetricsBook, Totals, totals_of
 from tests.pages import page
+from tests.samba.session.loading import loaded
 from tests.samba.worlds import MLP, World, named, other_batch
 from tests.warm import forked
 
@@ -177,9 +178,7 @@ def test_two_runs_in_a_prime_number_are_timed_later():
 
 def test_traces_are_counted_with_their_time(tmp_path):
     before = counted()
-    scene = World(name="traced").build()
-    scene.compile(tmp_path)
-    scene.trace()
+    loaded(World(name="traced"), tmp_path)
     assert more(before, "traces") == 2
     assert more(before, "trace_seconds") > 0
 
