@@ -4,12 +4,15 @@ Example::
 
     from tests.api.covers import covers
 
-    @covers("samba.session.run(section_ids)", "samba.session.get_section_types")
+    @covers("samba.session.run(section_ids, section_types)", ".get_section_types")
     def test_sections_run_in_the_given_order(): ...
 
-The names are literal strings from :mod:`tests.api.names`, and the tests need not lie in this
-folder. A test counts if it would fail when the name misbehaved; that the name exists, or that a
-call with the argument returns, is not a behaviour.
+This is about ``samba.session.run(section_ids)``, ``samba.session.run(section_types)`` and
+``samba.session.get_section_types``: several arguments may stand in one pair of parentheses, and
+what begins with a dot belongs to the same as what stands before it. The names are literal strings
+from :mod:`tests.api.names`, and the tests need not lie in this folder. A test counts if it would
+fail when the name misbehaved; that the name exists, or that a call with the argument returns, is
+not a behaviour.
 """
 
 from __future__ import annotations
@@ -38,19 +41,28 @@ def covers(*names: str) -> Callable[[Test], Test]:
     Raises:
         ValueError: If there is no name, or one that is not documented.
     """
-    check(names)
+    each(names)
     return lambda test: test
 
 
-def check(names: tuple[str, ...]) -> None:
-    """Refuse names that are not in :mod:`tests.api.names`.
+def each(names: tuple[str, ...]) -> list[str]:
+    """The names of a decorator, each in full and by itself.
 
     Raises:
         ValueError: If there is no name, or one that is not documented.
     """
-    unknown = [name for name in names if name not in ALL]
-    if unknown or not names:
+    full, owner = list[str](), ""
+    for name in names:
+        function, _, arguments = (owner + name if name[:1] == "." else name).partition("(")
+        owner = function.rpartition(".")[0]
+        full += [
+            f"{function}({argument})" if argument else function
+            for argument in arguments.removesuffix(")").split(", ")
+        ]
+    unknown = [name for name in full if name not in ALL]
+    if unknown or not full:
         raise ValueError(f"@covers: not in tests/api/names.py: {', '.join(unknown) or 'no name'}")
+    return full
 
 
 def found(folder: Path = TESTS) -> dict[str, list[str]]:
@@ -75,8 +87,7 @@ def found(folder: Path = TESTS) -> dict[str, list[str]]:
             where = f"{path.relative_to(folder.parent).as_posix()}::{prefix}{function}"
             if not path.name.startswith("test_") or not function.startswith("test_"):
                 raise ValueError(f"{where}: @covers on something that pytest does not run")
-            check(names)
-            for name in names:
+            for name in each(names):
                 tests.setdefault(name, []).append(where)
     return tests
 

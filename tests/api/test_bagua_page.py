@@ -11,14 +11,9 @@ from tests.api.covers import covers
 
 
 @covers(
-    "bagua.BaguaTensor.to_bagua_tensor(name)",
-    "bagua.BaguaTensor.to_bagua_tensor(module_name)",
-    "bagua.BaguaTensor.to_bagua_tensor(getter_closure)",
-    "bagua.BaguaTensor.to_bagua_tensor(setter_closure)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(name)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(module_name)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(setter_closure)",
+    "bagua.BaguaTensor.to_bagua_tensor(name, module_name, getter_closure, setter_closure)",
+    ".ensure_bagua_tensor(name, module_name, getter_closure, setter_closure)",
+    ".bagua_setter_closure(tensor)",
 )
 def test_names_and_closures_of_a_tensor():
     for make in (bagua.to_bagua_tensor, bagua.ensure_bagua_tensor):
@@ -37,14 +32,11 @@ def test_names_and_closures_of_a_tensor():
         assert bagua.bagua_getter_closure(made) is effective["now"]
         assert backend.num_elements() == 2
         new = torch.full((5,), 2.0)
-        bagua.bagua_setter_closure(made, new)
+        bagua.bagua_setter_closure(made, tensor=new)
         assert effective["now"] is new and bagua.bagua_getter_closure(made) is new
 
 
-@covers(
-    "bagua.BaguaTensor.bagua_set_storage(storage)",
-    "bagua.BaguaTensor.bagua_set_storage(storage_offset)",
-)
+@covers("bagua.BaguaTensor.bagua_set_storage(storage, storage_offset)")
 def test_the_effective_tensor_gets_a_storage_and_an_offset():
     weight = bagua.bagua_ensure_grad(nn.Parameter(torch.zeros(3)))
     grad = weight.grad
@@ -64,8 +56,8 @@ def test_the_effective_tensor_gets_a_storage_and_an_offset():
 
 @covers(
     "bagua.BaguaTensor.bagua_setter_closure",
-    "bagua.BaguaTensor.ensure_bagua_tensor(setter_closure)",
-    "bagua.BaguaTensor.to_bagua_tensor(setter_closure)",
+    ".ensure_bagua_tensor(setter_closure)",
+    ".to_bagua_tensor(setter_closure)",
 )
 @pytest.mark.parametrize("make", [bagua.ensure_bagua_tensor, bagua.to_bagua_tensor])
 def test_no_setter_is_a_no_op(make):
@@ -76,8 +68,8 @@ def test_no_setter_is_a_no_op(make):
 
 @covers(
     "bagua.BaguaTensor.bagua_getter_closure",
-    "bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)",
-    "bagua.BaguaTensor.to_bagua_tensor(getter_closure)",
+    ".ensure_bagua_tensor(getter_closure)",
+    ".to_bagua_tensor(getter_closure)",
 )
 @pytest.mark.parametrize("make", [bagua.ensure_bagua_tensor, bagua.to_bagua_tensor])
 def test_no_getter_is_the_identity_also_beside_a_setter(make):
@@ -85,26 +77,3 @@ def test_no_getter_is_the_identity_also_beside_a_setter(make):
     assert bagua.bagua_getter_closure(tensor) is tensor
     bagua.bagua_setter_closure(tensor, torch.ones(3))
     assert bagua.bagua_getter_closure(tensor).tolist() == [1, 1, 1]
-
-
-@covers("bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)")
-def test_the_getter_is_used_at_run_time():
-    """``lambda x: x.grad`` may be registered before there is a gradient."""
-    weight = nn.Parameter(torch.ones(3))
-    bagua.ensure_bagua_tensor(weight, "w", getter_closure=lambda p: p.grad)
-    (weight * 2).sum().backward()
-    assert bagua.bagua_getter_closure(weight) is weight.grad
-
-
-@covers("bagua.BaguaTensor.bagua_setter_closure(tensor)")
-def test_the_new_tensor_is_given_by_keyword():
-    weight = bagua.bagua_ensure_grad(nn.Parameter(torch.ones(3)))
-    bagua.ensure_bagua_tensor(
-        weight,
-        "w",
-        getter_closure=lambda p: p.grad,
-        setter_closure=lambda p, new: setattr(p, "grad", new),
-    )
-    new = torch.full((3,), 2.0)
-    bagua.bagua_setter_closure(weight, tensor=new)
-    assert weight.grad is new and bagua.bagua_getter_closure(weight) is new

@@ -28,7 +28,7 @@ def test_names_stand_once():
 
 def test_unknown_names_are_refused():
     with pytest.raises(ValueError, match=r"samba\.session\.no_such"):
-        covers("samba.session.run", "samba.session.no_such")
+        covers("samba.session.run", ".no_such")
     with pytest.raises(ValueError, match="no name"):
         covers()
 
@@ -37,12 +37,15 @@ def test_decorators_are_found(tmp_path):
     path = tmp_path / "tests" / "test_x.py"
     path.parent.mkdir()
     path.write_text(
-        "@covers('samba.session.run', 'samba.session.reset')\ndef test_a(): ...\n"
-        "class TestB:\n    @covers('samba.session.run')\n    def test_b(self): ...\n"
+        "@covers('samba.session.run', '.reset')\ndef test_a(): ...\n"
+        "class TestB:\n    @covers('samba.session.run', '.run(train, section_ids)')\n"
+        "    def test_b(self): ...\n"
     )
     assert found(path.parent) == {
         "samba.session.run": ["tests/test_x.py::test_a", "tests/test_x.py::TestB::test_b"],
         "samba.session.reset": ["tests/test_x.py::test_a"],
+        "samba.session.run(train)": ["tests/test_x.py::TestB::test_b"],
+        "samba.session.run(section_ids)": ["tests/test_x.py::TestB::test_b"],
     }
     path.write_text("@covers('samba.session.run')\ndef helper(): ...\n")
     with pytest.raises(ValueError, match="does not run"):

@@ -9,6 +9,7 @@ import samba
 import samba.utils as utils
 from samba.errors import NotTraced
 from tests.api.covers import covers
+from tests.samba.session.loading import load
 from tests.samba.shared_traces import share_trace
 
 
@@ -45,7 +46,7 @@ def weight(pef):
     return model.linear.weight
 
 
-@covers("samba.SambaTensor.sn_data", "samba.SambaTensor.sn_grad")
+@covers("samba.SambaTensor.sn_data", ".sn_grad")
 def test_device_memory_is_read_and_written_by_copy(weight):
     host = weight.data.clone()
     data, grad = weight.sn_data, weight.sn_grad
@@ -63,7 +64,7 @@ def test_device_memory_is_read_and_written_by_copy(weight):
     assert weight.grad is None
 
 
-@covers("samba.SambaTensor.rdu", "samba.SambaTensor.cpu")
+@covers("samba.SambaTensor.rdu", ".cpu")
 def test_rdu_and_cpu_take_values_and_gradient_along(weight):
     host, device, device_grad = weight.data.clone(), weight.sn_data, weight.sn_grad
     weight.cpu()
@@ -77,7 +78,7 @@ def test_rdu_and_cpu_take_values_and_gradient_along(weight):
     assert torch.equal(weight.sn_grad, host)
 
 
-@covers("samba.SambaTensor.cpu", "samba.SambaTensor.cpu_", "samba.SambaTensor.cpu(inplace)")
+@covers("samba.SambaTensor.cpu", ".cpu_", ".cpu(inplace)")
 def test_cpu_in_place_keeps_the_memory(weight):
     before = weight.data
     weight.cpu()
@@ -91,7 +92,7 @@ def test_cpu_in_place_keeps_the_memory(weight):
         assert torch.equal(shared, weight.sn_data)
 
 
-@covers("samba.SambaTensor.fast_access", "samba.SambaTensor.is_fast_access")
+@covers("samba.SambaTensor.fast_access", ".is_fast_access")
 def test_tracing_marks_inputs_and_gradients_of_outputs(weight):
     output = "net__mean__outputs__0"
     assert samba.session.get_samba_tensor_by_name(output).sn_grad_name == f"{output}__grad"
@@ -111,9 +112,7 @@ def test_tensors_of_one_region_share_their_place_on_the_device(tmp_path):
 
     a = samba.from_torch_tensor(torch.ones(3), name="a")
     b = samba.SambaTensor(torch.full((3,), 5.0), name="b", region_name="a")
-    model, config = Pair(), {"output_folder": str(tmp_path)}
-    pef = samba.session.compile(model, (a, b), config_dict=config, inference=True)
-    outputs = utils.trace_graph(model, (a, b), pef=pef)
+    outputs = load(Pair(), (a, b), tmp_path, inference=True)
     for given in (torch.full((3,), 3.0), torch.full((3,), 4.0)):
         samba.session.run(samba.from_torch_tensor(given, name="a"), outputs)
         assert torch.equal(a.sn_data, given) and torch.equal(b.sn_data, given)
@@ -122,7 +121,7 @@ def test_tensors_of_one_region_share_their_place_on_the_device(tmp_path):
     assert not a.sn_data.any()
 
 
-@covers("samba.SambaTensor.sn_data", "samba.SambaTensor.rdu")
+@covers("samba.SambaTensor.sn_data", ".rdu")
 def test_there_must_be_a_device():
     tensor = samba.ones(2, name="x")
     with pytest.raises(NotTraced, match="sn_data of x"):

@@ -15,9 +15,8 @@ from tests.api.tensors import counting, values
 
 @covers(
     "samba.SambaTensor",
-    "samba.SambaTensor(torch_tensor)",
-    "samba.SambaTensor(name)",
-    "samba.from_torch_tensor",
+    ".SambaTensor(torch_tensor, name)",
+    ".from_torch_tensor",
     "samba.SambaTensor.data_ptr",
 )
 def test_both_constructions_share_memory():
@@ -33,7 +32,7 @@ def test_both_constructions_share_memory():
     assert samba.from_torch_tensor(None) is None
 
 
-@covers("samba.SambaTensor(shape)", "samba.SambaTensor(dtype)")
+@covers("samba.SambaTensor(shape, dtype)")
 def test_an_empty_tensor_has_a_shape_and_a_dtype():
     tensor = samba.SambaTensor(shape=(2, 3), dtype=torch.bfloat16, name="e")
     assert (tensor.shape, tensor.dtype, tensor.has_data) == ((2, 3), torch.bfloat16, False)
@@ -46,10 +45,7 @@ def test_an_empty_tensor_has_a_shape_and_a_dtype():
 
 
 @covers(
-    "samba.SambaTensor(batch_dim)",
-    "samba.SambaTensor(named_dims)",
-    "samba.SambaTensor(sized_dims)",
-    "samba.SambaTensor(is_complex)",
+    "samba.SambaTensor(batch_dim, named_dims, sized_dims, is_complex)",
     "samba.SambaTensor.batch_dim",
 )
 def test_labels_are_kept_by_casts_and_copies():
@@ -73,10 +69,10 @@ def test_labels_are_kept_by_casts_and_copies():
 @covers(
     "samba.SambaTensor(materializer)",
     "samba.SambaTensor.materializer",
-    "samba.SambaTensor.materializer_provided",
-    "samba.SambaTensor.materialize_",
-    "samba.SambaTensor.torch_tensor",
-    "samba.SambaTensor.clear_data",
+    ".materializer_provided",
+    ".materialize_",
+    ".torch_tensor",
+    ".clear_data",
 )
 def test_a_materializer_fills_an_empty_tensor():
     def twos(shape, dtype, requires_grad):
@@ -105,8 +101,8 @@ def test_a_materializer_fills_an_empty_tensor():
 @covers(
     "samba.SambaTensor(region_name)",
     "samba.SambaTensor.sn_region_name",
-    "samba.SambaTensor.sn_name",
-    "samba.SambaTensor.sn_grad_name",
+    ".sn_name",
+    ".sn_grad_name",
 )
 def test_names_of_the_documented_example():
     t0 = samba.SambaTensor(torch.Tensor([1, 2]), name="t0")
@@ -154,7 +150,7 @@ def as_samba(index: tuple, dtype: torch.dtype | None) -> tuple:
     return tuple(map(one, index))
 
 
-@covers("samba.SambaTensor.__getitem__", "samba.SambaTensor.__getitem__(x)")
+@covers("samba.SambaTensor.__getitem__", ".__getitem__(x)")
 @pytest.mark.parametrize("dtype", [None, torch.int32, torch.float32], ids=str)
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_reading_by_index(index, dtype):
@@ -166,11 +162,7 @@ def test_reading_by_index(index, dtype):
         assert torch.equal(tensor[as_samba(index, dtype)[0]].torch(), found.torch())
 
 
-@covers(
-    "samba.SambaTensor.__setitem__",
-    "samba.SambaTensor.__setitem__(x)",
-    "samba.SambaTensor.__setitem__(update)",
-)
+@covers("samba.SambaTensor.__setitem__", ".__setitem__(x, update)")
 @pytest.mark.parametrize("dtype", [None, torch.float32], ids=str)
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_writing_by_index(index, dtype):
@@ -212,15 +204,7 @@ def test_indices_that_cannot_be():
 # -- casts and new tensors --------------------------------------------------
 
 
-@covers(
-    "samba.SambaTensor.bfloat16",
-    "samba.SambaTensor.bool",
-    "samba.SambaTensor.float",
-    "samba.SambaTensor.int",
-    "samba.SambaTensor.long",
-    "samba.SambaTensor.short",
-    "samba.SambaTensor.dtype",
-)
+@covers("samba.SambaTensor.bfloat16", ".bool", ".float", ".int", ".long", ".short", ".dtype")
 @pytest.mark.parametrize("name", ["bfloat16", "bool", "float", "int", "long", "short"])
 def test_casts_by_name_are_type(name):
     source = torch.tensor([0.0, 1.7, -3.2], dtype=torch.float64)
@@ -233,7 +217,7 @@ def test_casts_by_name_are_type(name):
     assert (tensor.dtype, tensor.tolist()) == (torch.float64, source.tolist())
 
 
-@covers("samba.SambaTensor.type", "samba.SambaTensor.type_as")
+@covers("samba.SambaTensor.type", ".type_as")
 def test_type_names_or_casts():
     tensor = counting(3, name="x")
     assert tensor.type() == "torch.FloatTensor"
@@ -245,11 +229,7 @@ def test_type_names_or_casts():
     assert tensor.type_as(torch.ones(1)) is tensor
 
 
-@covers(
-    "samba.SambaTensor.type",
-    "samba.SambaTensor.type(non_blocking)",
-    "samba.SambaTensor.type(kwargs)",
-)
+@covers("samba.SambaTensor.type", ".type(non_blocking, kwargs)")
 @pytest.mark.parametrize("keyword", ["non_blocking", "async", "memory_format"])
 def test_type_refuses_what_the_hardware_does_not_have(keyword):
     with pytest.raises(UnsupportedKeyword, match=rf"type\({keyword}\): not supported") as caught:
@@ -258,12 +238,7 @@ def test_type_refuses_what_the_hardware_does_not_have(keyword):
     assert isinstance(caught.value, TypeError)
 
 
-@covers(
-    "samba.SambaTensor.new_empty",
-    "samba.SambaTensor.new_full",
-    "samba.SambaTensor.new_ones",
-    "samba.SambaTensor.new_zeros",
-)
+@covers("samba.SambaTensor.new_empty", ".new_full", ".new_ones", ".new_zeros")
 @pytest.mark.parametrize("empty", [False, True])
 def test_new_tensors(empty):
     tensor = samba.ones((), dtype=torch.bfloat16, name="x")
@@ -292,18 +267,18 @@ def test_new_tensors(empty):
 
 @covers(
     "samba.SambaTensor.dim",
-    "samba.SambaTensor.ndim",
-    "samba.SambaTensor.ndimension",
-    "samba.SambaTensor.numel",
-    "samba.SambaTensor.nelement",
-    "samba.SambaTensor.size",
-    "samba.SambaTensor.size(dim)",
-    "samba.SambaTensor.shape",
-    "samba.SambaTensor.stride",
-    "samba.SambaTensor.stride(dim)",
-    "samba.SambaTensor.element_size",
-    "samba.SambaTensor.is_floating_point",
-    "samba.SambaTensor.device",
+    ".ndim",
+    ".ndimension",
+    ".numel",
+    ".nelement",
+    ".size",
+    ".size(dim)",
+    ".shape",
+    ".stride",
+    ".stride(dim)",
+    ".element_size",
+    ".is_floating_point",
+    ".device",
 )
 @pytest.mark.parametrize("empty", [False, True])
 def test_questions(empty):
@@ -326,12 +301,12 @@ def test_questions(empty):
 
 @covers(
     "samba.SambaTensor.T",
-    "samba.SambaTensor.permute",
-    "samba.SambaTensor.permute(dims)",
-    "samba.SambaTensor.reshape",
-    "samba.SambaTensor.reshape(dims)",
-    "samba.SambaTensor.view_as",
-    "samba.SambaTensor.view_as(other)",
+    ".permute",
+    ".permute(dims)",
+    ".reshape",
+    ".reshape(dims)",
+    ".view_as",
+    ".view_as(other)",
 )
 def test_other_shapes_of_the_same_values():
     tensor = counting(2, 3)
@@ -350,7 +325,7 @@ def test_other_shapes_of_the_same_values():
     assert plain[0, 0] == 9
 
 
-@covers("samba.SambaTensor.item", "samba.SambaTensor.torch", "samba.to_torch")
+@covers("samba.SambaTensor.item", ".torch", "samba.to_torch")
 def test_values_leave_as_plain_numbers_and_tensors():
     assert samba.SambaTensor(torch.tensor([1.0])).item() == 1.0
     with pytest.raises(RuntimeError, match="2 elements"):
@@ -366,11 +341,11 @@ def test_values_leave_as_plain_numbers_and_tensors():
 
 @covers(
     "samba.SambaTensor.backward",
-    "samba.SambaTensor.grad",
-    "samba.SambaTensor.data",
-    "samba.SambaTensor.requires_grad",
-    "samba.SambaTensor.requires_grad_",
-    "samba.SambaTensor.requires_grad_(requires_grad)",
+    ".grad",
+    ".data",
+    ".requires_grad",
+    ".requires_grad_",
+    ".requires_grad_(requires_grad)",
 )
 def test_autograd_on_the_host():
     tensor = counting(3)
@@ -398,12 +373,7 @@ def test_autograd_on_the_host():
     assert not tensor.data.requires_grad
 
 
-@covers(
-    "samba.SambaTensor.fast_access",
-    "samba.SambaTensor.is_fast_access",
-    "samba.SambaTensor.is_fast_access(name)",
-    "samba.SambaTensor.reusable",
-)
+@covers("samba.SambaTensor.fast_access", ".is_fast_access", ".is_fast_access(name)", ".reusable")
 def test_fast_access_belongs_to_a_name():
     tensor, twin, unnamed = counting(2, name="x"), counting(2, name="x"), counting(2)
     assert not (tensor.fast_access or samba.SambaTensor.is_fast_access("x"))

@@ -24,10 +24,7 @@ def never(*_: object) -> None:
 
 
 @covers(
-    "samba.session.compile(init_output_grads)",
-    "samba.session.compile(graph_names)",
-    "samba.session.compile(graph_transform_hook)",
-    "samba.session.compile(io_host_memory)",
+    "samba.session.compile(init_output_grads, graph_names, graph_transform_hook, io_host_memory)",
     "samba.SambaTensor.mem_type",
 )
 @pytest.mark.parametrize("host", [True, False])
@@ -55,12 +52,8 @@ def test_deprecated_and_memory_arguments_change_no_byte(pefs, tmp_path, host):
 
 
 @covers(
-    "samba.SambaTensor(batch_dim)",
-    "samba.SambaTensor(named_dims)",
-    "samba.SambaTensor(sized_dims)",
-    "samba.SambaTensor(is_complex)",
-    "samba.from_torch_tensor(batch_dim)",
-    "samba.from_torch_tensor(named_dims)",
+    "samba.SambaTensor(batch_dim, named_dims, sized_dims, is_complex)",
+    ".from_torch_tensor(batch_dim, named_dims)",
 )
 def test_labels_of_dimensions_change_no_byte(pefs, tmp_path):
     """Deprecated and experimental arguments of tensors."""
@@ -72,7 +65,7 @@ def test_labels_of_dimensions_change_no_byte(pefs, tmp_path):
     assert Path(scene.compile(tmp_path)).read_bytes() == Path(pefs(MLP)).read_bytes()
 
 
-@covers("samba.session.compile(models)", "samba.session.compile(model)")
+@covers("samba.session.compile(models, model)")
 def test_the_model_is_given_by_the_name_in_the_signature(tmp_path):
     """The page's list of parameters says ``models``, its signature ``model``."""
     model = samba.from_torch_model_(torch.nn.Linear(10, 10))
@@ -87,9 +80,8 @@ def test_the_model_is_given_by_the_name_in_the_signature(tmp_path):
 
 
 @covers("samba.session.run(input_tensors)")
-def test_run_takes_no_model(pefs):
+def test_run_takes_no_model(scene):
     """An example of the page gives the model first, which its signature does not have."""
-    scene = pefs.loaded(MLP)
     with pytest.raises(ArgumentError, match=r"found Mlp, expected.*Leave the model out") as caught:
         samba.session.run(scene.model, scene.inputs, scene.model.output_tensors)
     assert caught.value.deviation == "run-without-model"
@@ -107,21 +99,18 @@ def added() -> FwdGraph:
 
 @covers(
     "samba.session.add_graph(graph)",
-    "samba.session.compile_multigraph(name)",
-    "samba.session.compile_multigraph(samba_only)",
-    "samba.session.compile_multigraph(kwarg)",
-    "samba.session.init_multigraph_runtime(pef)",
+    ".compile_multigraph(name, samba_only)",
+    ".init_multigraph_runtime(pef)",
 )
 def test_graphs_are_compiled_under_a_name_and_loaded_from_a_path(tmp_path):
     added()
     config = {"output_folder": str(tmp_path / "other"), "pef_name": "net"}
-    wishes = {"io_host_memory": True, "graph_names": ["a"], "enable_hypersection": True}
     assert samba.session.compile_multigraph("x", samba_only=True, config_dict=config) is None
     assert not (tmp_path / "other").exists()
     first = Path(compiled(tmp_path, "net"))
     program = read_pef(first)
     assert (program.name, [graph.name for graph in program.graphs]) == ("net", ["two"])
-    second = samba.session.compile_multigraph(name="net", config_dict=config, **wishes)
+    second = samba.session.compile_multigraph(name="net", config_dict=config)
     assert Path(second).read_bytes() == first.read_bytes()
 
     samba.session.reset()
@@ -174,7 +163,7 @@ def test_sections_by_id_in_the_given_order(moved):
     assert_gradients(moved, other_batch())
 
 
-@covers("samba.session.run(run_from_call_id)", "samba.session.run(run_until_call_id)")
+@covers("samba.session.run(run_from_call_id, run_until_call_id)")
 def test_the_schedule_from_one_call_until_another(moved):
     samba.session.run(None, (), run_until_call_id=FWD)
     assert_gradients(moved, moved.tensors)
@@ -187,11 +176,7 @@ def test_the_schedule_from_one_call_until_another(moved):
     moved.assert_follows()
 
 
-@covers(
-    "samba.session.run(data_parallel)",
-    "samba.session.run(reduce_on_rdu)",
-    "samba.session.run(data_parallel_mode)",
-)
+@covers("samba.session.run(data_parallel, reduce_on_rdu, data_parallel_mode)")
 def test_replicas_are_asked_for_what_run_was_given(pefs, monkeypatch, caplog):
     """Numbers do not depend on where gradients are reduced, so the wish itself is looked at."""
     world = World(name="one_replica", config={"data_parallel": True})

@@ -10,10 +10,10 @@ from torch import nn
 
 import samba
 from tests.api.covers import covers
-from tests.samba.worlds import DROPOUT, MLP, Mlp, close, told
+from tests.samba.worlds import DROPOUT, MLP, close, told
 
 
-@covers("samba.session.use_legacy_names", "samba.session.use_legacy_names(use)")
+@covers("samba.session.use_legacy_names", ".use_legacy_names(use)")
 def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
     samba.session.use_legacy_names(use=False)
     assert told(caplog) == []
@@ -27,13 +27,12 @@ def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
 
 @covers(
     "samba.session.samba_profile(filename)",
-    "samba.session.start_samba_profile",
-    "samba.session.end_samba_profile",
-    "samba.session.end_samba_profile(filename)",
-    "samba.session.profiler",
+    ".start_samba_profile",
+    ".end_samba_profile",
+    ".end_samba_profile(filename)",
+    ".profiler",
 )
-def test_profiles_are_exported_to_the_file_that_is_named(pefs, tmp_path):
-    scene = pefs.loaded(MLP)
+def test_profiles_are_exported_to_the_file_that_is_named(scene, tmp_path):
     inside, after, none = (tmp_path / name for name in ("inside.txt", "after.txt", "none.txt"))
     profiler = samba.session.profiler
     try:
@@ -55,18 +54,6 @@ def test_profiles_are_exported_to_the_file_that_is_named(pefs, tmp_path):
     finally:
         profiler.stop_profile()
         profiler.reset()
-
-
-@covers("samba.session.end_runtime_profile(log_file)")
-def test_a_runtime_profile_goes_to_the_file_that_is_named(pefs, tmp_path, monkeypatch):
-    scene = pefs.loaded(MLP)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "DETAILED")
-    for arguments, file in (({}, "cprofile_tmp.log"), ({"log_file": "mine.log"}, "mine.log")):
-        samba.session.start_runtime_profile(timer_enabled=False)
-        scene.run()
-        samba.session.end_runtime_profile(**arguments)
-        assert "1 runs" in Path(file).read_text()
 
 
 @covers("samba.session.enable_lazy_param", "samba.SambaTensor(materializer)")
@@ -124,25 +111,6 @@ def test_static_functional_is_for_tracing_and_lazy_initialisation(tmp_path):
     assert not samba.session.use_static_functional()
 
 
-@covers("samba.session.use_static_functional")
-def test_static_functional_generates_symbolic_tensors():
-    assert (samba.ones(2) + samba.ones(2)).tolist() == [2, 2]  # computed on the host
-    samba.session.enable_lazy_param()
-    try:
-        symbolic = samba.ones(2) + samba.ones(2)
-        assert symbolic.shape == (2,) and not symbolic.has_data
-    finally:
-        samba.session.disable_lazy_param()
-
-
-@covers("samba.lazy_param")
-def test_lazy_param_is_a_context():
-    with samba.lazy_param():
-        model = samba.from_torch_model_(Mlp())
-    assert not any(parameter.has_data for parameter in model.parameters())
-    assert samba.from_torch_model_(Mlp()).first.weight.has_data
-
-
 @covers("samba.session.get_dropout_seed_argin_names")
 def test_a_seed_that_is_given_again_sets_the_stream_again(pefs):
     scene = pefs.loaded(DROPOUT)
@@ -154,7 +122,7 @@ def test_a_seed_that_is_given_again_sets_the_stream_again(pefs):
     assert not torch.equal(drawn[0], drawn[2])
 
 
-@covers("samba.session.tracing", "samba.session.use_static_functional")
+@covers("samba.session.tracing", ".use_static_functional")
 def test_operations_are_symbolic_while_a_script_says_that_it_traces():
     x = samba.SambaTensor(torch.ones(2, 3), name="x")
     weight = samba.SambaParameter(torch.full((4, 3), 2.0))

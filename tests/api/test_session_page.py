@@ -58,14 +58,6 @@ def test_a_seed_fixes_lazy_values_whatever_the_random_state(weight):
     assert not torch.equal(weight(), weight())
 
 
-@covers("samba.session.enable_lazy_param(init_threads)")
-def test_lazy_values_do_not_depend_on_threads(weight):
-    one = weight(seed=5, init_threads=1)
-    assert torch.equal(one, weight(seed=5, init_threads=7))
-    with pytest.raises(samba.SambaError, match="init_threads"):
-        weight(init_threads=0)
-
-
 @covers("samba.session.enable_lazy_param(inverse_transform_sampling)")
 def test_inverse_transform_sampling_draws_other_numbers_of_the_same_distribution(weight):
     plain, inverse = weight(seed=5), weight(seed=5, inverse_transform_sampling=True)
@@ -74,25 +66,11 @@ def test_inverse_transform_sampling_draws_other_numbers_of_the_same_distribution
         assert abs(values.mean() - 1.0) < 0.025 and abs(values.std() - 0.5) < 0.017
 
 
-@covers("samba.session.enable_lazy_param(fp32_to_bf16_rounding)")
-def test_rounding_of_lazy_values(weight):
-    full = weight(seed=5)
-    nearest = weight(torch.bfloat16, seed=5)
-    cut = weight(torch.bfloat16, seed=5, fp32_to_bf16_rounding="truncation")
-    assert torch.equal(nearest, full.bfloat16())
-    assert torch.equal(cut.float(), (full.view(torch.int32) & -65536).view(torch.float32))
-    assert not torch.equal(cut, nearest)
-    with pytest.raises(samba.SambaError, match="'nearest_even'"):
-        weight(fp32_to_bf16_rounding="up")
-
-
 # -- run and transfers ---------------------------------------------------------
 
 
 @covers(
-    "samba.session.run(data_parallel)",
-    "samba.session.run(reduce_on_rdu)",
-    "samba.session.run(data_parallel_mode)",
+    "samba.session.run(data_parallel, reduce_on_rdu, data_parallel_mode)",
     "samba.utils.trace_graph(data_parallel_mode)",
 )
 def test_one_replica_trains_as_none(pefs):
@@ -112,19 +90,6 @@ def test_one_replica_trains_as_none(pefs):
         scene.run(data_parallel_mode="sideways")
     with pytest.raises(samba.SambaError, match=r"trace_graph.*'sideways'"):
         scene.trace(data_parallel_mode="sideways")
-
-
-@covers("samba.session.to_cpu(inplace)")
-def test_to_cpu_in_place_keeps_the_memory(pefs):
-    scene = pefs.loaded(MLP)
-    weight = scene.model.first.weight
-    place = weight.data_ptr()
-    for inplace in (True, False):
-        scene.run()
-        scene.host_step()
-        samba.session.to_cpu(scene.model, inplace=inplace)
-        close(weight.data, scene.host.first.weight.detach())
-        assert (weight.data_ptr() == place) is inplace
 
 
 # -- what a session knows of a PEF as soon as it has its path --------------------------

@@ -75,12 +75,7 @@ def traced(pef: Path, *more: str, lr: float = 0.5):
 
 @covers(
     "samba.utils.argparser.parse_app_args",
-    "samba.utils.argparser.parse_app_args(command)",
-    "samba.utils.argparser.parse_app_args(batch_size)",
-    "samba.utils.argparser.parse_app_args(microbatch_size)",
-    "samba.utils.argparser.parse_app_args(inference)",
-    "samba.utils.argparser.parse_app_args(pef)",
-    "samba.utils.argparser.parse_app_args(argv)",
+    ".parse_app_args(command, batch_size, microbatch_size, inference, pef, argv)",
 )
 @pytest.mark.parametrize("command", ["compile", "run"])
 def test_the_two_command_lines(command):
@@ -93,21 +88,14 @@ def test_the_two_command_lines(command):
 
 @covers(
     "samba.utils.common.common_app_driver",
-    "samba.utils.common.common_app_driver(args)",
-    "samba.utils.common.common_app_driver(model)",
-    "samba.utils.common.common_app_driver(inputs)",
-    "samba.utils.common.common_app_driver(optim)",
-    "samba.utils.common.common_app_driver(name)",
-    "samba.utils.common.common_app_driver(app_dir)",
+    ".common_app_driver(args, model, inputs, optim, name, app_dir)",
     "samba.utils.get_file_dir",
     "samba.from_torch_model_",
+    ".randn",
+    ".randint",
+    ".from_torch_model_(model)",
     "samba.optim.SGD",
-    "samba.randn",
-    "samba.randint",
-    "samba.from_torch_model_(model)",
-    "samba.optim.SGD(lr)",
-    "samba.optim.SGD(momentum)",
-    "samba.optim.SGD(weight_decay)",
+    ".SGD(lr, momentum, weight_decay)",
 )
 def test_the_training_loop(pef):
     assert utils.get_file_dir(__file__) == str(Path(__file__).parent)
@@ -135,9 +123,7 @@ def test_the_training_loop(pef):
 
 
 @covers(
-    "samba.sambaloader.SambaLoader",
-    "samba.sambaloader.SambaLoader(names)",
-    "samba.session.run(hyperparam_dict[lr])",
+    "samba.sambaloader.SambaLoader", ".SambaLoader(names)", "samba.session.run(hyperparam_dict[lr])"
 )
 def test_a_loader_feeds_the_loop(pef):
     model, _, outputs = traced(pef, lr=0.0)
@@ -164,12 +150,9 @@ def test_a_loader_feeds_the_loop(pef):
 
 @covers(
     "samba.utils.measure_performance",
-    "samba.utils.measure_performance(batch_size)",
-    "samba.utils.measure_performance(run_graph_only)",
-    "samba.utils.measure_performance(n_iterations)",
-    "samba.utils.measure_sections",
-    "samba.utils.measure_sections(num_sections)",
-    "samba.utils.measure_sections(n_iterations)",
+    ".measure_performance(batch_size, run_graph_only, n_iterations)",
+    ".measure_sections",
+    ".measure_sections(num_sections, n_iterations)",
 )
 def test_measuring_from_the_command_line(pef, tmp_path, capsys):
     report = tmp_path / "report.json"
@@ -190,15 +173,12 @@ def test_measuring_from_the_command_line(pef, tmp_path, capsys):
 
 @covers(
     "samba.rand",
-    "samba.randn",
-    "samba.randint",
+    ".randn",
+    ".randint",
+    ".rand(name, batch_dim)",
+    ".randn(name, batch_dim)",
+    ".randint(name, batch_dim)",
     "samba.SambaTensor.batch_dim",
-    "samba.rand(name)",
-    "samba.rand(batch_dim)",
-    "samba.randn(name)",
-    "samba.randn(batch_dim)",
-    "samba.randint(name)",
-    "samba.randint(batch_dim)",
 )
 def test_dummy_inputs():
     uniform = samba.rand(1000, name="x", batch_dim=0)

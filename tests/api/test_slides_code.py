@@ -11,31 +11,24 @@ import sambaflow.samba as samba
 import sambaflow.samba.utils as utils
 from samba.errors import ArgumentError
 from samba.sambaloader import SambaLoader
-from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.samba.worlds import MLP, Mlp, close, named, other_batch
 
 
-@covers("numpy.add", "torch.ones", "torch.zeros")
-def test_numpy_takes_sambatensors():
-    a = samba.from_torch_tensor(torch.ones(2, 4))
-    b = samba.from_torch_tensor(torch.zeros(2, 4))
-    assert type(np.add(a, b)) is samba.SambaTensor
-    assert np.add(a, b).tolist() == [[1.0] * 4] * 2
-
-
 @covers(
+    "numpy.add",
+    "torch.ones",
+    ".zeros",
     "torch.nn.Conv2d",
-    "torch.nn.Conv2d(kernel_size)",
-    "torch.nn.Conv2d(in_channels)",
-    "torch.nn.Conv2d(out_channels)",
-    "torch.nn.Conv2d(padding)",
-    "torch.nn.Conv2d(bias)",
+    ".Conv2d(kernel_size, in_channels, out_channels, padding, bias)",
     "torch.nn.functional.relu",
     "torch.Tensor.split",
-    "torch.Tensor.split(dim)",
+    ".split(dim)",
 )
-def test_torch_functions_take_sambatensors():
+def test_functions_of_torch_and_numpy_take_sambatensors():
+    a, b = samba.from_torch_tensor(torch.ones(2, 4)), samba.from_torch_tensor(torch.zeros(2, 4))
+    assert np.add(a, b).tolist() == [[1] * 4] * 2
+    assert np.add(a, torch.ones(2, 4)).tolist() == (a + 1).tolist() == [[2] * 4] * 2
     module = torch.nn.Conv2d(
         kernel_size=(3, 3), in_channels=3, out_channels=64, padding=1, bias=True
     )
@@ -47,21 +40,14 @@ def test_torch_functions_take_sambatensors():
     assert torch.equal(F.relu(x).torch(), x.torch().clamp(min=0))
     first, second = x.split(10, dim=1)
     assert torch.equal(torch.cat([first.torch(), second.torch()], dim=1), x.torch())
-    assert {type(t) for t in (y, F.relu(x), first)} == {samba.SambaTensor}
+    made = np.add(a, b), np.add(a, torch.ones(2, 4)), y, F.relu(x), first
+    assert {type(t) for t in made} == {samba.SambaTensor}
 
 
 @covers(
-    "samba.utils.measure_performance(model)",
-    "samba.utils.measure_performance(inputs)",
-    "samba.utils.measure_performance(batch_size)",
-    "samba.utils.measure_performance(inference)",
-    "samba.utils.measure_performance(run_graph_only)",
-    "samba.utils.measure_performance(n_iterations)",
-    "samba.utils.measure_sections(model)",
-    "samba.utils.measure_sections(inputs)",
-    "samba.utils.measure_sections(batch_size)",
-    "samba.utils.measure_sections(num_sections)",
-    "samba.utils.measure_sections(n_iterations)",
+    "samba.utils.measure_performance(model, inputs, batch_size, inference)",
+    ".measure_performance(run_graph_only, n_iterations)",
+    ".measure_sections(model, inputs, batch_size, num_sections, n_iterations)",
 )
 def test_measuring_as_the_slides_write_it(pefs, capsys):
     scene = pefs.loaded(MLP)
@@ -88,9 +74,8 @@ def test_measuring_as_the_slides_write_it(pefs, capsys):
     assert torch.equal(y.data, other_batch(8)["y"])
 
 
-@covers("samba.utils.measure_performance(model)", "samba.utils.measure_sections(model)")
-def test_another_model_than_the_traced_one_is_not_measured(pefs):
-    scene = pefs.loaded(MLP)
+@covers("samba.utils.measure_performance(model)", ".measure_sections(model)")
+def test_another_model_than_the_traced_one_is_not_measured(scene):
     other = Mlp()
     other.second = torch.nn.Linear(6, 4)
     for measure in (utils.measure_performance, utils.measure_sections):
@@ -99,16 +84,7 @@ def test_another_model_than_the_traced_one_is_not_measured(pefs):
     assert samba.session.counters.runs == 0
 
 
-@covers("samba.utils.argparser.parse_app_args(microbatch_size)")
-@pytest.mark.parametrize("command", ["compile", "run"])
-def test_microbatches_divide_the_batch(command):
-    argv = [command, "-b=64"] + (["-p=app.pef"] if command == "run" else [])
-    assert parse_app_args([*argv, "-mb=4"]).microbatch_size == 4
-    with pytest.raises((SystemExit, samba.SambaError)):
-        parse_app_args([*argv, "-mb=128"])
-
-
-@covers("samba.sambaloader.SambaLoader", "samba.sambaloader.SambaLoader(torch_loader)")
+@covers("samba.sambaloader.SambaLoader", ".SambaLoader(torch_loader)")
 def test_a_loader_is_given_by_keyword():
     batches = [(torch.full((2, 3), float(i)), torch.full((2,), i)) for i in range(3)]
     loader = SambaLoader(torch_loader=batches, names=["image", "label"])

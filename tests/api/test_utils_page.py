@@ -11,9 +11,7 @@ import samba
 import samba.utils as utils
 from emulator.errors import NotSeeded
 from samba.errors import ArgumentError
-from samba.graph import FwdGraph
 from tests.api.covers import covers
-from tests.samba.graphs import compiled, pair, two
 from tests.samba.worlds import MLP, World, close, told
 
 FORWARD_BACKWARD = {"section_types": ["fwd", "bckwd"]}
@@ -56,12 +54,9 @@ def test_the_mapping_of_the_pef_holds(pefs, caplog):
 
 @covers(
     "samba.utils.init_output_grads",
-    "samba.utils.init_output_grads(output_tensors)",
-    "samba.utils.init_output_grads(unspecified_tensor_grad)",
-    "samba.utils.init_output_grads(customized_tensors_dict)",
+    ".init_output_grads(output_tensors, unspecified_tensor_grad, customized_tensors_dict)",
 )
-def test_gradients_are_those_given_and_else_ones(pefs):
-    scene = pefs.loaded(MLP)
+def test_gradients_are_those_given_and_else_ones(scene):
     loss, out = scene.model.output_tensors
     seed, one = torch.linspace(-1, 1, 15).reshape(5, 3), torch.ones(())
     for name in (out.sn_name, out.sn_grad_name):
@@ -84,8 +79,7 @@ def test_gradients_are_those_given_and_else_ones(pefs):
 
 
 @covers("samba.utils.init_output_grads(is_variable_batch_size)")
-def test_gradients_have_the_compiled_batch_size(pefs):
-    scene = pefs.loaded(MLP)
+def test_gradients_have_the_compiled_batch_size(scene):
     _, out = scene.model.output_tensors
     seed = torch.linspace(-1, 1, 15).reshape(5, 3)
     for flag in (True, False):
@@ -99,31 +93,7 @@ def test_gradients_have_the_compiled_batch_size(pefs):
     assert caught.value.deviation == "fixed-batch-size"
 
 
-@covers("samba.utils.trace_graph(loss_indices)")
-def test_other_losses_than_the_compiled_are_refused(pefs):
-    pefs.loaded(MLP, loss_indices=[0])
-    with pytest.raises(samba.SambaError, match="loss"):
-        pefs.loaded(MLP, loss_indices=[1])
-
-
 # -- inputs, optimizers and gradients of outputs that tracing is given -----------------
-
-
-@covers("samba.utils.trace_graph(init_output_grads)")
-def test_without_initialising_output_gradients_nothing_starts_from_ones(pefs):
-    scene = pefs.loaded(MLP, init_output_grads=False)
-    loss, _ = scene.model.output_tensors
-    try:
-        first = loss.sn_grad
-    except samba.SambaError:
-        first = None  # device memory that holds nothing
-    assert first is None or not torch.equal(first, torch.ones(()))
-    utils.init_output_grads([loss])
-    scene.run(section_types=["fwd", "bckwd"])
-    scene.host(**scene.tensors)[0].backward()
-    close(scene.model.first.weight.sn_grad, scene.host.first.weight.grad)
-    scene = pefs.loaded(MLP, init_output_grads=True)
-    close(scene.model.output_tensors[0].sn_grad, torch.ones(()))
 
 
 @covers("samba.session.compile(inputs)", "samba.utils.trace_graph(inputs)")
@@ -142,32 +112,3 @@ def test_inputs_by_keyword_have_no_order(pefs, tmp_path):
         close(loss, want_loss)
         close(out, want)
     assert files[0] == files[1] == Path(pefs(MLP)).read_bytes()
-
-
-@covers(
-    "samba.utils.trace_multigraph(optimizers)",
-    "samba.utils.trace_multigraph(init_output_grads)",
-)
-def test_graphs_are_traced_with_their_optimizers(tmp_path):
-    def add():
-        model = samba.from_torch_model_(two())
-        x, y = pair()
-        outputs = utils.trace_multigraph(
-            graph=model,
-            inputs=(x, y),
-            optimizers=[samba.optim.SGD(model.parameters(), lr=0.1)],
-            init_output_grads=True,
-        )
-        samba.session.add_graph(FwdGraph((x, y), outputs, name="two"))
-        return outputs
-
-    add()
-    path = compiled(tmp_path)
-    samba.session.reset()
-    outputs = add()
-    samba.session.init_multigraph_runtime(path)
-    x, y = pair()
-    for ours, theirs in zip(
-        samba.session.run((x, y), outputs), two()(x.torch(), y.torch()), strict=True
-    ):
-        close(samba.to_torch(ours), theirs.detach())

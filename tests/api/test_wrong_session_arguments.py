@@ -150,14 +150,12 @@ def refused(call, parts) -> None:
 
 
 @covers(
-    "samba.session.compile(name)",
-    "samba.session.compile(io_host_memory)",
-    "samba.utils.trace_graph(pef)",
-    "samba.utils.trace_graph(transfer_device)",
-    "samba.utils.trace_multigraph(trace_prefix)",
-    "samba.session.init_multigraph_runtime(pef)",
-    "samba.session.atexit_register(func)",
-    "samba.session.use_abexit(func)",
+    "samba.session.compile(name, io_host_memory)",
+    ".init_multigraph_runtime(pef)",
+    ".atexit_register(func)",
+    ".use_abexit(func)",
+    "samba.utils.trace_graph(pef, transfer_device)",
+    ".trace_multigraph(trace_prefix)",
 )
 def test_wrong_arguments_are_refused_when_they_are_given():
     scene = MLP.build()
@@ -167,15 +165,13 @@ def test_wrong_arguments_are_refused_when_they_are_given():
 
 @covers(
     "samba.session.sync_buffers_to_cpu(model)",
-    "samba.session.sync_buffers_to_rdu(model)",
-    "samba.session.update_tensor(name)",
-    "samba.session.update_tensor(tensor)",
-    "samba.session.get_tensors(samba_tensors)",
-    "samba.session.get_tensors_by_name(names)",
+    ".sync_buffers_to_rdu(model)",
+    ".update_tensor(name, tensor)",
+    ".get_tensors(samba_tensors)",
+    ".get_tensors_by_name(names)",
     "samba.utils.init_output_grads(output_tensors)",
 )
-def test_wrong_arguments_are_refused_when_a_program_is_loaded(pefs):
-    scene = pefs.loaded(MLP)
+def test_wrong_arguments_are_refused_when_a_program_is_loaded(scene):
     before = [parameter.sn_data for parameter in scene.model.parameters()]
     tensors = dict(session._slot.tensors)
     for call, *parts in AFTER.values():
@@ -186,9 +182,8 @@ def test_wrong_arguments_are_refused_when_a_program_is_loaded(pefs):
     assert session.counters.runs == 0
 
 
-@covers("samba.session.run(train)", "samba.session.run(data_parallel)")
-def test_what_stands_for_true_and_false_is_taken(pefs):
-    scene = pefs.loaded(MLP)
+@covers("samba.session.run(train, data_parallel)")
+def test_what_stands_for_true_and_false_is_taken(scene):
     results = [scene.run(train=train, section_types=["fwd"]) for train in (True, 1, 0, False)]
     assert len({result[0].item() for result in results}) == 1
     with pytest.raises(ArgumentError, match="True or False"):

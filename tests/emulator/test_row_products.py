@@ -16,13 +16,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-import samba
 from emulator.kernels.convolutions import input_gradient
 from emulator.kernels.products import plain_product
 from emulator.kernels.target import lowered_for, target_of
 from emulator.kernels.windows import Window
 from emulator.native.library import without_native
-from samba import utils
+from tests.samba.session.loading import loaded
+from tests.samba.worlds import World
 
 SIZES = {"b": 2, "c": 3, "i": 8, "j": 16, "k": 24, "l": 5}
 
@@ -159,24 +159,14 @@ class Heads(nn.Module):
 @pytest.mark.parametrize("build", [Turned, Experts, Heads])
 def test_models_train(build: type[nn.Module], tmp_path: Path):
     """Their plans failed when they ran; bfloat16 keeps eight bits."""
-    model = build()
-    params = dict(model.named_parameters())
     x = torch.randn(32, 64).bfloat16()
-    wanted = model(x)
+    scene = loaded(World(name="rows", model=build, inputs=lambda: {"x": x}), tmp_path)
+    wanted = scene.host(x)
     wanted.backward()
-    grads = {name: p.grad for name, p in params.items()}
-    for p in params.values():
-        p.grad = None
-    samba.from_torch_model_(model)
-    inputs = (samba.from_torch_tensor(x, name="x"),)
-    optimizer = samba.optim.SGD(model.parameters(), lr=0.0)
-    config = {"output_folder": str(tmp_path)}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
-    outputs = utils.trace_graph(model, inputs, optimizer, pef=pef)
-    loss = samba.to_torch(samba.session.run(inputs, outputs)[0])
+    (loss,) = scene.run()
     assert loss.item() == pytest.approx(wanted.item(), rel=2e-2)
-    for name, p in model.named_parameters():
-        grad = grads[name]
+    for name, p in scene.model.named_parameters():
+        grad = scene.host.get_parameter(name).grad
         assert grad is not None
         assert (p.sn_grad - grad).abs().max() <= 2e-2 * grad.abs().max(), name
 

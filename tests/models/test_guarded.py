@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import samba
-import samba.utils as utils
 from emulator.errors import OtherBranch
 from tests.models.hugging_face import SPEECH, LossAndLogits, library
 from tests.models.test_hugging_face import check
+from tests.samba.session.loading import load
 
 
 class Squares(nn.Module):
@@ -128,9 +128,7 @@ def test_the_other_side_of_a_guard_is_an_error_with_its_line(
     samba.from_torch_model_(model)
     optimizer = samba.optim.SGD(model.parameters(), lr=0.01)
     given = samba.from_named_dict(inputs)
-    config = {"output_folder": str(tmp_path), "pef_name": "model"}
-    pef = samba.session.compile(model, given, optimizer, config_dict=config, loss_indices=[0])
-    utils.trace_graph(model, given, optimizer, pef=pef, config_dict={})
+    load(model, given, tmp_path, optimizer, loss_indices=[0])
     samba.session.run(given, model.output_tensors)
     samba.session.to_cpu(model)
     before = {k: samba.to_torch(p).detach().clone() for k, p in model.named_parameters()}

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import samba
-import samba.utils as utils
 from tests.models.hugging_face import CASES, NAMED, Case
+from tests.samba.session.loading import load
 
 LOSS = 1e-5
 """How far a loss may stand from torch's, relative."""
@@ -37,10 +37,7 @@ def run_on_device(model: nn.Module, inputs: dict[str, Tensor | None], folder: Pa
     """Compile, load, run forward and backward."""
     samba.from_torch_model_(model)
     given = samba.from_named_dict(inputs)
-    config = {"output_folder": str(folder), "pef_name": "model"}
-    pef = samba.session.compile(model, given, None, config_dict=config, loss_indices=[0])
-    utils.trace_graph(model, given, None, pef=pef, config_dict={})
-    outputs = samba.session.run(given, model.output_tensors)
+    outputs = samba.session.run(given, load(model, given, folder, loss_indices=[0]))
     return [samba.to_torch(output).detach() for output in outputs]
 
 

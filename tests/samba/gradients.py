@@ -15,6 +15,7 @@ from torch import nn
 import samba
 from samba import utils
 from samba.tracer import trace_cache
+from samba.tracer.errors import GradientError
 from samba.tracer.inputs import collect_inputs
 from tests.samba.worlds import close
 
@@ -38,6 +39,17 @@ class Base(nn.Module):
         return (self.last(self.between(self.first(x))) - y).square().mean()
 
 
+class Between(Base):
+    """Has a function of itself and of what lies between its stages."""
+
+    def __init__(self, function: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def between(self, h: torch.Tensor) -> torch.Tensor:
+        return self.function(self, h)
+
+
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     chance = torch.Generator().manual_seed(step)
     return torch.randn(6, 4, generator=chance), torch.randn(6, 4, generator=chance)
@@ -55,6 +67,14 @@ def compiled(model: nn.Module, folder: Path, **config: Any) -> str:
     samba.from_torch_model_(model)
     config = {"output_folder": str(folder), "pef_name": "net", **config}
     return samba.session.compile(model, given(), sgd(model), config_dict=config)
+
+
+def refused(model: nn.Module, folder: Path, text: str, deviation: str) -> GradientError:
+    """The error by which a compile refuses a model, with a text and the name of its deviation."""
+    with pytest.raises(GradientError, match=text) as caught:
+        compiled(model, folder)
+    assert caught.value.deviation == deviation
+    return caught.value
 
 
 def follow_torch(

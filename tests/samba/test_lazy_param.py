@@ -27,6 +27,7 @@ from samba.materialize import materialize
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor
 from samba.tensor.rng import BLOCK, MultithreadedRNG, RandomSettings
+from tests.api.covers import covers
 from tests.processes import finished
 from tests.samba.llama import Llama
 
@@ -65,6 +66,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@covers("samba.session.enable_lazy_param(init_threads)")
 @pytest.mark.parametrize("build", LAYERS.values(), ids=LAYERS)
 def test_layers_hold_no_memory_and_repeat(build: Callable[[], nn.Module]) -> None:
     model, real = lazily(build), build()
@@ -72,9 +74,11 @@ def test_layers_hold_no_memory_and_repeat(build: Callable[[], nn.Module]) -> Non
         assert type(p) is SambaParameter and not p.has_data, name
         assert (p.shape, p.dtype, p.requires_grad) == (q.shape, q.dtype, q.requires_grad)
         assert p.materializer_provided and p.untyped_storage().nbytes() <= 8
-    first, again = values(model), values(lazily(build, init_threads=1))
-    for name, value in first.items():
-        assert type(value) is torch.Tensor and torch.equal(value, again[name]), name
+    first = values(model)
+    for threads in (1, 7):
+        again = values(lazily(build, init_threads=threads))
+        for name, value in first.items():
+            assert type(value) is torch.Tensor and torch.equal(value, again[name]), name
     torch.manual_seed(7)
     assert all(torch.equal(v, first[k]) for k, v in values(model).items())
 
@@ -248,6 +252,7 @@ def test_loading_a_checkpoint_gives_values() -> None:
     assert torch.equal(layer(torch.ones(1, 3)), source(torch.ones(1, 3)))
 
 
+@covers("samba.session.enable_lazy_param(fp32_to_bf16_rounding)")
 @pytest.mark.parametrize("rounding", ["nearest_even", "truncation"])
 def test_casts_round_as_wished(rounding: str) -> None:
     full = values(lazily(lambda: nn.Linear(50, 40)))["weight"]
@@ -457,6 +462,7 @@ def test_billions_of_parameters_compile_without_being_made(
     )
 
 
+@covers("samba.lazy_param")
 @pytest.mark.parametrize("quantized", [{}, {"quantized": True}], ids=["", "quantized"])
 def test_the_module_can_be_called_as_its_function(quantized):
     with samba.lazy_param(**quantized):

@@ -43,10 +43,7 @@ def no_thread_left() -> Iterator[None]:
     assert not _threads()
 
 
-@covers(
-    "samba.sambaloader.SambaLoader",
-    "samba.sambaloader.SambaLoader(names)",
-)
+@covers("samba.sambaloader.SambaLoader", ".SambaLoader(names)")
 def test_batches_come_in_order_as_named_sambatensors() -> None:
     loader = SambaLoader(_batches(25), NAMES, maxsize=3)
     seen = list(loader)

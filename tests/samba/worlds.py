@@ -56,9 +56,9 @@ class Together(nn.Module):
         return losses.sum(), losses, *[other for result in results for other in result[1:]]
 
 
-def features(batch: int = 5) -> Tensors:
+def features(batch: int = 5, seed: int = 1) -> Tensors:
     """Inputs of :class:`Mlp`."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     return {
         "x": torch.randn(batch, 4, generator=generator),
         "y": torch.randint(3, (batch,), generator=generator),
@@ -207,11 +207,7 @@ def named(tensors: Mapping[str, torch.Tensor]) -> tuple[samba.SambaTensor, ...]:
 
 def other_batch(seed: int = 7, batch: int = 5) -> Tensors:
     """Other inputs of :class:`Mlp`."""
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "x": torch.randn(batch, 4, generator=generator),
-        "y": torch.randint(3, (batch,), generator=generator),
-    }
+    return features(batch, seed)
 
 
 @contextmanager

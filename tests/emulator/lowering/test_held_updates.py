@@ -21,10 +21,10 @@ from emulator.plans.steps import all_steps
 from emulator.plans.xla_options import xla_options
 from pef_schema import read_pef
 from pef_schema.program import OptimizerKind
-from samba import utils
 from samba.compiler.optimizers import describe_optimizers
 from tests.emulator.lowering.one_rule import OneRule
 from tests.emulator.lowering.optimizer_cases import CASES
+from tests.samba.session.loading import load
 from tests.samba.worlds import named
 
 
@@ -85,12 +85,9 @@ X, ONE, NAN = torch.arange(6), torch.ones(()), torch.tensor(float("nan"))
 
 def traced(folder: Path, model: nn.Module) -> str:
     samba.from_torch_model_(model)
-    inputs = named({"x": X, "scale": ONE})
     optimizer = samba.optim.AdamW(model.parameters(), lr=0.1)
-    config = {"output_folder": str(folder)}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
-    utils.trace_graph(model, inputs, optimizer, pef=pef)
-    return pef
+    load(model, named({"x": X, "scale": ONE}), folder, optimizer)
+    return samba.session.pef_path
 
 
 def optimized(folder: Path, *, guard: bool) -> str:
@@ -152,9 +149,7 @@ def test_a_plan_with_two_updates_is_held_back_as_a_whole(tmp_path: Path) -> None
     model = samba.from_torch_model_(Counted())
     inputs = named({"x": torch.full((3,), 4.0)})
     optimizer = samba.optim.SGD(model.parameters(), lr=2e38)
-    config = {"output_folder": str(tmp_path)}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
-    outputs = utils.trace_graph(model, inputs, optimizer, pef=pef)
+    outputs = load(model, inputs, tmp_path, optimizer)
     with pytest.raises(OtherBranch):
         samba.session.run(inputs, outputs, section_types=["fwd", "bckwd", "opt"] * 2)
     samba.session.to_cpu(model)

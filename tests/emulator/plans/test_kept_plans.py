@@ -29,7 +29,7 @@ from emulator.plans.kept_plans import KeptPlan, KeptPlans
 from emulator.plans.linked import layers, parts
 from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role
-from tests.emulator.plans.test_executable_cache import same, trained
+from tests.emulator.plans.test_executable_cache import only_file, same, trained
 from tests.emulator.plans.test_sharing import Tower, device_of, program_of
 from tests.warm import finished
 
@@ -58,11 +58,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def patched_code_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test puts in the place of this project's functions is taken for its own code."""
     monkeypatch.setattr(kept_plans, "is_as_imported", lambda: True)
-
-
-def only_file(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
 
 
 def test_a_kept_plan_is_not_traced_and_gives_the_same_bits(kept: Path, made: list[str]) -> None:
@@ -329,50 +324,38 @@ def _without(*names: str) -> Callable[[Any], Any]:
     return lambda found: {name: value for name, value in found.items() if name not in names}
 
 
+def _with(**parts: Any) -> Callable[[Any], Any]:
+    return lambda found: {**found, **parts}
+
+
+def _first_with(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Facts of the first executable, each made from what it was."""
+
+    def damaged(found: Any) -> Any:
+        first, *others = found["executables"]
+        changed = {name: change(first[name]) for name, change in changes.items()}
+        return {**found, "executables": [{**first, **changed}, *others]}
+
+    return damaged
+
+
 _DAMAGED: dict[str, Callable[[Any], Any]] = {
     "no JSON": lambda found: None,
     "another form": lambda found: [found],
     "no executables": _without("executables"),
     "no chain": _without("chain"),
-    "a number for a name": lambda found: {**found, "executables": [{"name": 3}]},
-    "a link of three parts": lambda found: {
-        **found, "chain": {"links": [[0, [], []]], "made": 0, "results": []},
-    },
-    "another executable": lambda found: {
-        **found, "executables": [{**found["executables"][0], "name": "another"}],
-    },
-    "no executable at all": lambda found: {**found, "executables": []},
-    "a place that there is not": lambda found: {
-        **found, "chain": {"links": [[0, [10**6], [0], []]], "made": 1, "results": [0]},
-    },
-    "a result that nobody makes": lambda found: {
-        **found, "chain": {"links": [], "made": 1, "results": [0]},
-    },
-    "fewer arguments": lambda found: {
-        **found,
-        "executables": [
-            {**found["executables"][0], "takes": found["executables"][0]["takes"][1:]}
-        ],
-    },
-    "an argument of another shape": lambda found: {
-        **found,
-        "executables": [
-            {
-                **found["executables"][0],
-                "takes": [[[5], "float32"], *found["executables"][0]["takes"][1:]],
-            }
-        ],
-    },
-    "an unknown type": lambda found: {
-        **found,
-        "executables": [
-            {
-                **found["executables"][0],
-                "gives": [[[], "float7"], *found["executables"][0]["gives"][1:]],
-            }
-        ],
-    },
-}  # fmt: skip
+    "a number for a name": _with(executables=[{"name": 3}]),
+    "a link of three parts": _with(chain={"links": [[0, [], []]], "made": 0, "results": []}),
+    "another executable": _first_with(name=lambda name: "another"),
+    "no executable at all": _with(executables=[]),
+    "a place that there is not": _with(
+        chain={"links": [[0, [10**6], [0], []]], "made": 1, "results": [0]}
+    ),
+    "a result that nobody makes": _with(chain={"links": [], "made": 1, "results": [0]}),
+    "fewer arguments": _first_with(takes=lambda takes: takes[1:]),
+    "an argument of another shape": _first_with(takes=lambda takes: [[[5], "float32"], *takes[1:]]),
+    "an unknown type": _first_with(gives=lambda gives: [[[], "float7"], *gives[1:]]),
+}
 
 
 _SLOW = (

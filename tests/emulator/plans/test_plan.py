@@ -26,12 +26,13 @@ from emulator.plans.steps import all_steps
 from emulator.plans.traced import FlatPlan, Forms, flattened
 from pef_schema import Program, Ref, verify
 from pef_schema.program import DType, Region, Role, Value
-from samba import utils
 from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import inference
+from tests.samba.session.loading import loaded
+from tests.samba.worlds import World
 from tests.tracing import trace
 
 
@@ -129,19 +130,14 @@ class Pointwise(nn.Module):
     ("conv", "shape"), [(nn.Conv1d, (2, 4, 12)), (nn.Conv2d, (2, 4, 3, 5))], ids=["1d", "2d"]
 )
 def test_gradients_are_torchs(conv, shape, tmp_path):
-    model, x = Pointwise(conv), torch.randn(shape)
-    model(x).backward()
-    wanted = {name: p.grad for name, p in model.named_parameters()}
-    model.zero_grad()
-    samba.from_torch_model_(model)
-    inputs = (samba.from_torch_tensor(x, name="x"),)
-    optimizer = samba.optim.SGD(model.parameters(), lr=0.0)
-    config = {"output_folder": str(tmp_path)}
-    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
-    outputs = utils.trace_graph(model, inputs, optimizer, pef=pef)
-    samba.session.run(inputs, outputs)
-    for name, p in model.named_parameters():
-        torch.testing.assert_close(p.sn_grad, wanted[name], rtol=1e-5, atol=1e-5)
+    x = torch.randn(shape)
+    world = World(name="pointwise", model=lambda: Pointwise(conv), inputs=lambda: {"x": x})
+    scene = loaded(world, tmp_path)
+    scene.run()
+    scene.host(x).backward()
+    for name, p in scene.model.named_parameters():
+        wanted = scene.host.get_parameter(name).grad
+        torch.testing.assert_close(p.sn_grad, wanted, rtol=1e-5, atol=1e-5)
 
 
 class _Result:

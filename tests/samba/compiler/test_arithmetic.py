@@ -17,7 +17,8 @@ from samba.errors import ArgumentError
 from samba.tracer.reference import round_to_bfloat16
 from samba.utils.argparser import parse_app_args
 from tests.samba import graphs
-from tests.samba.worlds import MLP, Scene, World, close, named, other_batch
+from tests.samba.session.loading import loaded
+from tests.samba.worlds import MLP, World, close, named, other_batch
 
 
 class Explicit(nn.Module):
@@ -39,13 +40,6 @@ class Explicit(nn.Module):
         return high(F.cross_entropy(out, y)), out
 
 
-def on_the_device(folder: Path, world: World = MLP, **config: object) -> Scene:
-    scene = world.build()
-    scene.compile(folder, **config)
-    scene.trace()
-    return scene
-
-
 @pytest.mark.parametrize(
     ("preset", "mode"),
     [
@@ -56,7 +50,7 @@ def on_the_device(folder: Path, world: World = MLP, **config: object) -> Scene:
     ],
 )
 def test_a_step_is_torchs_with_explicit_casts(tmp_path, preset, mode):
-    scene = on_the_device(tmp_path, graphamp_preset=preset, bf16_cast=mode)
+    scene = loaded(MLP, tmp_path, graphamp_preset=preset, bf16_cast=mode)
     plain = [t.detach() for t in scene.host(**scene.tensors)]
     scene.host = Explicit(scene.host, preset, mode)
     loss, out = scene.run()
@@ -75,8 +69,8 @@ def test_a_step_is_torchs_with_explicit_casts(tmp_path, preset, mode):
 def test_stochastic_rounding_repeats_and_does_not_depend_on_the_cut(tmp_path):
     found, scenes = [], []
     for i, cut in enumerate([{"optim_level": "o0"}, {"optim_level": "o3"}, {"mapping": "spatial"}]):
-        scene = on_the_device(
-            tmp_path / str(i), graphamp_preset="mp4", enable_stochastic_rounding=True, **cut
+        scene = loaded(
+            MLP, tmp_path / str(i), graphamp_preset="mp4", enable_stochastic_rounding=True, **cut
         )
         steps = [scene.run() for _ in range(2)]
         assert not torch.equal(steps[0][1], steps[1][1])
@@ -93,7 +87,7 @@ def test_stochastic_rounding_repeats_and_does_not_depend_on_the_cut(tmp_path):
     assert not torch.equal(first, again)
     scene.trace()
     _, again = scene.run(section_types=["fwd"], hyperparam_dict={"mlp__seed": 5})
-    scene2 = on_the_device(tmp_path / "2b", graphamp_preset="mp4", bf16_cast="stochastic")
+    scene2 = loaded(MLP, tmp_path / "2b", graphamp_preset="mp4", bf16_cast="stochastic")
     _, other = scene2.run(section_types=["fwd"], hyperparam_dict={"mlp__seed": 5})
     assert torch.equal(again, other)
 
@@ -181,7 +175,7 @@ def pictures() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("preset", ["mp1", "mp4"])
 def test_a_conv_net_trains(tmp_path, preset):
     world = World(name=f"conv_{preset}", model=Conv, inputs=pictures)
-    scene = on_the_device(tmp_path, world, graphamp_preset=preset)
+    scene = loaded(world, tmp_path, graphamp_preset=preset)
     losses = [scene.run()[0].item() for _ in range(25)]
     plain = [scene.host_step()[0].item() for _ in range(25)]
     assert losses[-1] < 0.3 * losses[0]
@@ -203,7 +197,7 @@ def test_a_conv_net_trains(tmp_path, preset):
     ],
 )
 def test_an_mlp_trains(tmp_path, preset, cast):
-    scene = on_the_device(tmp_path, graphamp_preset=preset, bf16_cast=cast)
+    scene = loaded(MLP, tmp_path, graphamp_preset=preset, bf16_cast=cast)
     batch = other_batch(3)
     losses = [scene.run(named(batch))[0].item() for _ in range(60)]
     assert losses[-1] < 0.5 * losses[0]

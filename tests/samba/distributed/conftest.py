@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.samba.distributed.worlds import compile_to, world
+from tests.samba.distributed.worlds import compile_to, compiled, world
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +16,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compile_to(folder, world("sgd"))
     compile_to(folder, world("sgd", data_parallel=False))
     return folder
+
+
+@pytest.fixture(scope="session")
+def pef(folder: Path) -> str:
+    """A program with several buckets."""
+    return compiled(folder).pef

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import time
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from tests.processes import ended
+from tests.samba.distributed.listening import tree
 from tests.samba.distributed.processes import (
     ROOT,
     clean_environment,
@@ -56,7 +56,7 @@ def noted(folder: Path) -> list[Step]:
 
 @contextmanager
 def started(command: list[str], folder: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent, its output in a file; in the end it is killed with its workers, as a host is."""
+    """An agent, its output in a file; in the end it and its workers are killed, as groups."""
     with (folder / f"out-{time.monotonic_ns()}.txt").open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -70,19 +70,9 @@ def started(command: list[str], folder: Path, **env: str) -> Iterator[subprocess
         try:
             yield process
         finally:
-            for pid in (process.pid, *children(process.pid)):
+            for pid in tree(process.pid):
                 kill_group(pid)
             ended(process)
-
-
-def children(pid: int) -> list[int]:
-    """Processes that a process has started; torchrun's lead groups of their own."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-    return found
 
 
 def said_in(folder: Path) -> str:

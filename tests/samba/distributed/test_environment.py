@@ -7,48 +7,21 @@ import pytest
 from samba.distributed.environment import detect, first_host, share_of_cores
 from samba.errors import ArgumentError
 
-MPICH = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
-OPENMPI = {
-    "OMPI_COMM_WORLD_RANK": "2",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-}
-SLURM = {
-    "SLURM_PROCID": "3",
-    "SLURM_NTASKS": "8",
-    "SLURM_LOCALID": "1",
-    "SLURM_JOB_ID": "77",
-    "SLURM_STEP_ID": "0",
-}
-MVAPICH = {
-    "MV2_COMM_WORLD_RANK": "3",
-    "MV2_COMM_WORLD_SIZE": "4",
-    "MV2_COMM_WORLD_LOCAL_RANK": "1",
-    "MV2_COMM_WORLD_LOCAL_SIZE": "2",
-}
-JSM = {
-    "JSM_NAMESPACE_RANK": "5",
-    "JSM_NAMESPACE_SIZE": "6",
-    "JSM_NAMESPACE_LOCAL_RANK": "2",
-    "JSM_NAMESPACE_LOCAL_SIZE": "3",
-}
-FLUX = {
-    "FLUX_TASK_RANK": "2",
-    "FLUX_JOB_SIZE": "4",
-    "FLUX_TASK_LOCAL_ID": "2",
-    "FLUX_JOB_NNODES": "1",
-    "FLUX_JOB_ID": "f9",
-}
-PALS = {"PALS_RANKID": "7", "PALS_LOCAL_RANKID": "3", "PALS_LOCAL_SIZE": "4", "PALS_APID": "a-1"}
-TORCH = {
-    "RANK": "5",
-    "WORLD_SIZE": "8",
-    "LOCAL_RANK": "1",
-    "LOCAL_WORLD_SIZE": "4",
-    "MASTER_ADDR": "b07",
-    "MASTER_PORT": "1234",
-}
+
+def told(prefix: str = "", **values: object) -> dict[str, str]:
+    """Variables of a launcher, whose names begin alike."""
+    return {prefix + name: str(value) for name, value in values.items()}
+
+
+MPICH = told(PMI_RANK=1, PMI_SIZE=4, MPI_LOCALRANKID=1, MPI_LOCALNRANKS=4)
+OPENMPI = told("OMPI_COMM_WORLD_", RANK=2, SIZE=4, LOCAL_RANK=0, LOCAL_SIZE=2)
+SLURM = told("SLURM_", PROCID=3, NTASKS=8, LOCALID=1, JOB_ID=77, STEP_ID=0)
+MVAPICH = told("MV2_COMM_WORLD_", RANK=3, SIZE=4, LOCAL_RANK=1, LOCAL_SIZE=2)
+JSM = told("JSM_NAMESPACE_", RANK=5, SIZE=6, LOCAL_RANK=2, LOCAL_SIZE=3)
+FLUX = told("FLUX_", TASK_RANK=2, JOB_SIZE=4, TASK_LOCAL_ID=2, JOB_NNODES=1, JOB_ID="f9")
+PALS = told("PALS_", RANKID=7, LOCAL_RANKID=3, LOCAL_SIZE=4, APID="a-1")
+TORCH = told(RANK=5, WORLD_SIZE=8, LOCAL_RANK=1, LOCAL_WORLD_SIZE=4)
+TORCH |= told("MASTER_", ADDR="b07", PORT=1234)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +51,8 @@ TORCH = {
 def test_launchers(env, expected):
     found = detect(env)
     assert found is not None
-    assert (
-        found.launcher,
-        found.rank,
-        found.size,
-        found.local_rank,
-        found.local_size,
-        found.address,
-    ) == expected
+    names = ("launcher", "rank", "size", "local_rank", "local_size", "address")
+    assert tuple(getattr(found, name) for name in names) == expected
 
 
 def test_nothing_without_a_launcher():

@@ -20,6 +20,7 @@ from tests.samba.distributed.worlds import (
     state_of,
     world,
 )
+from tests.samba.session.loading import loaded
 from tests.samba.worlds import Tensors, named
 
 STEPS = 10
@@ -27,10 +28,7 @@ STEPS = 10
 
 def alone(optimizer: str, size: int, folder: Path) -> Tensors:
     """Where one process with the whole batch ends."""
-    of = world(optimizer, BATCH * size, data_parallel=False)
-    scene = of.build()
-    scene.compile(folder)
-    scene.trace()
+    scene = loaded(world(optimizer, BATCH * size, data_parallel=False), folder)
     for step in range(STEPS):
         samba.session.run(named(batch(BATCH * size, step)), ())
     return state_of(scene)

@@ -168,36 +168,29 @@ def first(address: tuple[str, int], **more) -> Launch:
     return Launch(launcher="torch", rank=0, size=2, local_rank=0, address=address, **facts)
 
 
-def test_an_address_of_another_host():
-    with (
-        pytest.raises(CannotListen, match="has no such address") as caught,
-        meet(first((ELSEWHERE, free_port())), seconds=1),
-    ):
+def assert_cannot(launch: Launch, message: str) -> CannotListen:
+    with pytest.raises(CannotListen, match=message) as caught, meet(launch, seconds=1):
         pass
-    assert caught.value.address.startswith(ELSEWHERE)
-    assert "MASTER_ADDR=203.0.113.7" in str(caught.value)
+    return caught.value
+
+
+def test_an_address_of_another_host():
+    error = assert_cannot(first((ELSEWHERE, free_port())), "has no such address")
+    assert error.address.startswith(ELSEWHERE)
+    assert "MASTER_ADDR=203.0.113.7" in str(error)
 
 
 def test_a_host_that_nobody_knows():
-    with (
-        pytest.raises(CannotListen, match="this host cannot resolve that name"),
-        meet(first(("nobody.invalid", 1234)), seconds=1),
-    ):
-        pass
+    assert_cannot(first(("nobody.invalid", 1234)), "this host cannot resolve that name")
 
 
 def test_a_port_in_use():
     with listener(LOOPBACK, 0) as other:
         port = other.getsockname()[1]
-        with (
-            pytest.raises(
-                CannotListen, match="another program, or another rank 0, listens there"
-            ) as caught,
-            meet(first((LOOPBACK, port)), seconds=1),
-        ):
-            pass
-    assert f"MASTER_PORT={port}" in str(caught.value)
-    assert caught.value.address == f"127.0.0.1:{port}"
+        told = "another program, or another rank 0, listens there"
+        error = assert_cannot(first((LOOPBACK, port)), told)
+    assert f"MASTER_PORT={port}" in str(error)
+    assert error.address == f"127.0.0.1:{port}"
 
 
 def test_a_port_can_be_used_again_at_once():
@@ -210,11 +203,8 @@ def test_a_port_can_be_used_again_at_once():
 
 
 def test_replicas_on_other_hosts_cannot_come_to_the_loopback():
-    with (
-        pytest.raises(CannotListen, match="only this host can reach that"),
-        meet(first((LOOPBACK, free_port()), local_size=1), seconds=1),
-    ):
-        pass
+    elsewhere = first((LOOPBACK, free_port()), local_size=1)
+    assert_cannot(elsewhere, "only this host can reach that")
     with pytest.raises(CannotListen, match="only this host can reach that"):
         place("127.0.1.1", spaces=("here", "there"))
 

@@ -48,11 +48,18 @@ def one_of_two(program: Loaded, mode: str | None = None, **more: Any) -> Loaded:
     return program
 
 
-@covers(
-    "samba.session.run(data_parallel)",
-    "samba.session.run(data_parallel_mode)",
-    "samba.session.run(reduce_on_rdu)",
-)
+def trained_by_sgd(model: type[torch.nn.Module]) -> World:
+    """Replicas of a model."""
+    return World(
+        name=model.__name__.lower(),
+        model=model,
+        inputs=lambda: batch(BATCH),
+        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
+        config={"data_parallel": True},
+    )
+
+
+@covers("samba.session.run(data_parallel, data_parallel_mode, reduce_on_rdu)")
 @pytest.mark.parametrize("on_rdu", [True, False])
 @pytest.mark.parametrize("mode", ["normal", "inorder", "optimal"])
 def test_replicas_stay_the_same(folder, mode, on_rdu):
@@ -79,13 +86,7 @@ class Turned(torch.nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("on_rdu", [True, False])
 def test_complex_gradients_are_averaged(tmp_path, on_rdu):
-    world = World(
-        name="turned",
-        model=Turned,
-        inputs=lambda: batch(BATCH),
-        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
-        config={"data_parallel": True},
-    )
+    world = trained_by_sgd(Turned)
     programs = [newly_loaded(world, tmp_path) for _ in range(2)]
     together(programs, lambda p, rank: train(p, rank, 2, reduce_on_rdu=on_rdu))
     host = world.build().host
@@ -114,14 +115,7 @@ class Noisy(torch.nn.Module):
 
 
 def noisy(folder) -> Loaded:
-    world = World(
-        name="noisy",
-        model=Noisy,
-        inputs=lambda: batch(BATCH),
-        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
-        config={"data_parallel": True},
-    )
-    return newly_loaded(world, folder)
+    return newly_loaded(trained_by_sgd(Noisy), folder)
 
 
 def left_by_dropout(program: Loaded) -> np.ndarray:

@@ -21,12 +21,6 @@ from tests.samba.distributed.worlds import MODES, compile_to, world
 DEADLINE = 10
 
 
-@pytest.fixture(scope="module")
-def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A program with several buckets."""
-    return compile_to(tmp_path_factory.mktemp("uneven"), world("sgd"))
-
-
 def train(pef: str, mode: str, what: str, engine: str) -> list[Ended]:
     return run_replicas(
         2,

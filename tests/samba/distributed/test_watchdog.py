@@ -13,7 +13,6 @@ import pytest
 
 from samba.distributed.watchdog import Watchdog
 from tests.samba.distributed.processes import Ended, all_well, run_replicas, worker
-from tests.samba.distributed.worlds import compile_to, world
 
 # -- whom a rank blames ----------------------------------------------------------------
 
@@ -99,12 +98,6 @@ def test_nobody_waits_again_for_a_store_that_does_not_answer(
 DEADLINE = 10
 FAULTS = ("kill", "stop", "raise", "exit")
 PLACES = ("forward", "reduce", "checkpoint")
-
-
-@pytest.fixture(scope="module")
-def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A program with several buckets."""
-    return compile_to(tmp_path_factory.mktemp("faults"), world("sgd"))
 
 
 def train(

@@ -26,6 +26,7 @@ from samba.functional.stir import (
     sn_zipmapreduce,
 )
 from samba.utils import SNType as AtItsOtherHome
+from tests.samba.session.loading import load
 
 
 def _windows(
@@ -323,11 +324,7 @@ def test_patterns_on_the_device_with_gradients(tmp_path: Path) -> None:
     expected[0].backward()
     grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     samba.from_torch_model_(model)
-    pef = samba.session.compile(
-        model, inputs, name="patterns", config_dict={"output_folder": str(tmp_path)}
-    )
-    outputs = samba.utils.trace_graph(model, inputs, pef=pef)
-    results = samba.session.run(inputs, outputs)
+    results = samba.session.run(inputs, load(model, inputs, tmp_path))
     for made, want in zip(results, expected, strict=True):
         torch.testing.assert_close(made.torch(), want.detach(), rtol=1e-6, atol=1e-6)
     for parameter, want in zip(model.parameters(), grads, strict=True):

@@ -16,13 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import sambaflow.samba as samba
 import sambaflow.samba.utils as utils
 from samba.distributed import job as jobs
 from samba.distributed.mesh import MeshProcesses
-from tests.samba.mesh.worker import made
+from tests.samba.mesh.worker import ready
 
 STEPS, AT = 6, 4
 
@@ -49,10 +47,7 @@ def misbehave(fault: str) -> None:
 def main(folder: Path, fault: str, bad: int) -> None:
     """Train, or do what is wrong on the way."""
     mine = os.environ.get("RANK") == str(bad)
-    model, data, optimizer = made("wide")
-    inputs = tuple(samba.from_torch_tensor(tensor, name=key) for key, tensor in data)
-    samba.from_torch_model_(model)
-    optim = optimizer(model.parameters())
+    model, inputs, optim = ready("wide")
     name = "other" if fault == "pef" and mine else "wide"
     chips = 4 if fault == "chips" and mine else 2
     config = {"n_chips": chips, "tensor_parallel": "weight"}
@@ -66,8 +61,8 @@ def main(folder: Path, fault: str, bad: int) -> None:
             if fault == "read":
                 samba.session.to_cpu(model)
         # In the first steps processes compare their inputs.
-        x = torch.randn(8, 512) if fault == "inputs" and mine else data[0][1]
-        samba.session.run((samba.from_torch_tensor(x, name="x"),), model.output_tensors)
+        own = (samba.randn(8, 512, name="x"),) if fault == "inputs" and mine else inputs
+        samba.session.run(own, model.output_tensors)
     samba.session.to_cpu(model)
     print("trained", utils.is_main_process(), flush=True)
 

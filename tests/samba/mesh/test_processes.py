@@ -29,7 +29,7 @@ from samba.errors import ArgumentError
 from tests.processes import finished
 from tests.samba.distributed.processes import Ended, all_well, clean_environment, run_replicas
 from tests.samba.mesh.test_mesh import ROOT, check, trained
-from tests.samba.mesh.worker import made
+from tests.samba.mesh.worker import ready
 
 DEADLINE = 10
 """Seconds that a process waits for another one where one of them is at fault."""
@@ -107,10 +107,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PEF, and another one."""
     found = tmp_path_factory.mktemp("pefs")
     for name, level in (("wide", "o3"), ("other", "o0")):
-        model, data, optimizer = made("wide")
-        inputs = tuple(samba.from_torch_tensor(tensor, name=key) for key, tensor in data)
-        samba.from_torch_model_(model)
-        optim = optimizer(model.parameters())
+        model, inputs, optim = ready("wide")
         config = {"output_folder": str(found), "optim_level": level}
         pef = samba.session.compile(model, inputs, optim, name=name, config_dict=config)
         shutil.move(pef, found / f"{name}.pef")

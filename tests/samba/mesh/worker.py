@@ -61,6 +61,14 @@ def made(name: str) -> tuple[nn.Module, list[tuple[str, torch.Tensor]], Any]:
     return Wide(), [("x", torch.randn(8, 512))], lambda w: samba.optim.SGD(w, lr=0.1, momentum=0.9)
 
 
+def ready(name: str) -> tuple[nn.Module, tuple[samba.SambaTensor, ...], Any]:
+    """A model that is converted, its inputs, and its optimizer."""
+    model, data, optimizer = made(name)
+    inputs = tuple(samba.from_torch_tensor(tensor, name=key) for key, tensor in data)
+    samba.from_torch_model_(model)
+    return model, inputs, optimizer(model.parameters())
+
+
 def train(name: str, folder: Path, chips: int, split: str, level: str = "o3") -> dict[str, Any]:
     """Train some steps on some chips.
 
@@ -74,10 +82,7 @@ def train(name: str, folder: Path, chips: int, split: str, level: str = "o3") ->
     Returns:
         Losses, sums of weights, and the bytes that each chip holds of weights and states.
     """
-    model, data, optimizer = made(name)
-    inputs = tuple(samba.from_torch_tensor(tensor, name=key) for key, tensor in data)
-    samba.from_torch_model_(model)
-    optim = optimizer(model.parameters())
+    model, inputs, optim = ready(name)
     config = {"output_folder": str(folder / level), "optim_level": level}
     config |= {"n_chips": chips, "tensor_parallel": split}
     pef = folder / level / name / f"{name}.pef"

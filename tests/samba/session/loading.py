@@ -68,15 +68,16 @@ def reload_graphs(add: Callable[[], Added], folder: Path) -> Added:
     return added
 
 
-def loaded(world: World, folder: Path) -> Scene:
+def loaded(world: World, folder: Path, **config: Any) -> Scene:
     """A world on the device, with a PEF of its own in a folder.
 
     Args:
         world: The world. One that several tests load is compiled once by ``pefs.loaded``.
         folder: Where the PEF goes.
+        config: Settings of the compile beside those of the world.
     """
     scene = world.build()
-    scene.compile(folder)
+    scene.compile(folder, **config)
     scene.trace()
     return scene
 

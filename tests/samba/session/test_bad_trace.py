@@ -285,6 +285,7 @@ def test_other_settings_of_adamw(pefs, tmp_path):
         utils.trace_graph(scene.model, scene.inputs, optimizer, pef=scene.pef)
 
 
+@covers("samba.utils.trace_graph(loss_indices)")
 def test_other_losses(running, pefs, tmp_path):
     with refused(tmp_path, "loss_indices", "[1]", "[0], the losses that", running.pef):
         running.trace(loss_indices=[1])

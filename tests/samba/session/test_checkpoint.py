@@ -49,7 +49,7 @@ def train(scene, steps) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("world", [EVERY, TOWER], ids=lambda world: world.name)
-@covers("samba.session.to_cpu(optims)", "samba.session.to_cpu_", "samba.utils.trace_graph(optim)")
+@covers("samba.session.to_cpu(optims)", ".to_cpu_", "samba.utils.trace_graph(optim)")
 def test_a_checkpoint_continues_bitwise(pefs, tmp_path, world):
     """Stop, save, load into new objects and go on: the bits are those of the unbroken run."""
     scene = pefs.loaded(world)
@@ -219,7 +219,7 @@ class Normed(nn.Module):
 NORMED = World(name="normed", model=Normed)
 
 
-@covers("samba.session.sync_buffers_to_cpu", "samba.session.sync_buffers_to_rdu")
+@covers("samba.session.sync_buffers_to_cpu", ".sync_buffers_to_rdu")
 def test_buffers_follow_torch(pefs: Pefs):
     scene = pefs.loaded(NORMED)
     for step in range(3):

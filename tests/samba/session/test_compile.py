@@ -44,7 +44,7 @@ def compiled(scene, *args, **keywords) -> Path:
     )
 
 
-@covers("samba.session.compile", "samba.session.compile(name)")
+@covers("samba.session.compile", ".compile(name)")
 def test_where_the_pef_goes(scene, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert compiled(scene, config_dict={}) == tmp_path / "out/mlp/mlp.pef"

@@ -18,9 +18,19 @@ from pef_schema import read_pef
 from samba import utils
 from samba.session.check_pef import GraphMismatch
 from samba.tracer import trace_cache
-from samba.tracer.errors import GradientError
-from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd
-from tests.samba.worlds import Together, close
+from tests.samba.gradients import (
+    LEVELS,
+    Base,
+    Between,
+    batch,
+    compiled,
+    follow_torch,
+    given,
+    refused,
+    sgd,
+)
+from tests.samba.session.loading import load
+from tests.samba.worlds import Together, close, named
 
 
 class ClippedSign(Function):
@@ -113,25 +123,8 @@ class Reversed(Function):
         return -0.3 * grads[0]
 
 
-class Between(Base):
-    """Has a function of itself and of what lies between its stages."""
-
-    def __init__(self, function: Callable[[Any, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def between(self, h: Tensor) -> Tensor:
-        return self.function(self, h)
-
-
-class Sign(Base):
-    def between(self, h: Tensor) -> Tensor:
-        return self.middle(clipped_sign(h, 1.0)) + clipped_sign(h, 0.5)
-
-
-class Exponential(Base):
-    def between(self, h: Tensor) -> Tensor:
-        return SavesItsOutput.apply(self.middle(h))
+def sign(model: Any, h: Tensor) -> Tensor:
+    return model.middle(clipped_sign(h, 1.0)) + clipped_sign(h, 0.5)
 
 
 class Scaled(Base):
@@ -145,69 +138,63 @@ class Scaled(Base):
         return (self.last(h * mask + without + floor) - y).square().mean()
 
 
-class TwoInputs(Base):
-    def between(self, h: Tensor) -> Tensor:
-        a, b = TwoOfTwo.apply(h, self.middle(h))
-        return a + b.tanh()
+def two_inputs(model: Any, h: Tensor) -> Tensor:
+    a, b = TwoOfTwo.apply(h, model.middle(h))
+    return a + b.tanh()
 
 
-class OneOutputUnused(Base):
-    def between(self, h: Tensor) -> Tensor:
-        return NotMaterialized.apply(h)[0]
+def both_outputs_used(model: Any, h: Tensor) -> Tensor:
+    a, b = NotMaterialized.apply(h)
+    return model.middle(a) * b
 
 
-class BothOutputsUsed(Base):
-    def between(self, h: Tensor) -> Tensor:
-        a, b = NotMaterialized.apply(h)
-        return self.middle(a) * b
+def on_a_parameter(model: Any, h: Tensor) -> Tensor:
+    weight = Reversed.apply(model.middle[0].weight)
+    return F.linear(Reversed.apply(h), weight) + model.middle(h)
 
 
-class OnAParameter(Base):
-    def between(self, h: Tensor) -> Tensor:
-        weight = Reversed.apply(self.middle[0].weight)
-        return F.linear(Reversed.apply(h), weight) + self.middle(h)
-
-
-class WithoutGradients(Base):
+def without_gradients(model: Any, h: Tensor) -> Tensor:
     """Under no_grad, and on what requires none, a function has no backward."""
-
-    def between(self, h: Tensor) -> Tensor:
-        with torch.no_grad():
-            apart = clipped_sign(self.middle(h), 1.0)
-        return h * apart + SavesItsOutput.apply(h.detach())
+    with torch.no_grad():
+        apart = clipped_sign(model.middle(h), 1.0)
+    return h * apart + SavesItsOutput.apply(h.detach())
 
 
-class Checkpointed(Base):
-    def between(self, h: Tensor) -> Tensor:
-        h = checkpoint(lambda t: SavesItsOutput.apply(self.middle(t)), h, use_reentrant=False)
-        return checkpoint(lambda t: clipped_sign(self.middle[0](t), 2.0), h, use_reentrant=True)
+def checkpointed(model: Any, h: Tensor) -> Tensor:
+    h = checkpoint(lambda t: SavesItsOutput.apply(model.middle(t)), h, use_reentrant=False)
+    return checkpoint(lambda t: clipped_sign(model.middle[0](t), 2.0), h, use_reentrant=True)
 
 
-class Nested(Base):
+class Outer(Function):
     """A function within a function's forward and backward is part of these."""
 
-    def between(self, h: Tensor) -> Tensor:
-        class Outer(Function):
-            @staticmethod
-            def forward(ctx: Any, x: Tensor) -> Tensor:
-                return Reversed.apply(x) * 2
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return Reversed.apply(x) * 2
 
-            @staticmethod
-            def backward(ctx: Any, *grads: Tensor) -> Any:
-                return Reversed.apply(grads[0]).abs()
-
-        return self.middle(Outer.apply(h))
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return Reversed.apply(grads[0]).abs()
 
 
-FORMS = (
-    *(Sign, Exponential, Scaled, TwoInputs, OneOutputUnused, BothOutputsUsed),
-    *(OnAParameter, WithoutGradients, Checkpointed, Nested),
-)
+FORMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "a sign": sign,
+    "an output saved": lambda m, h: SavesItsOutput.apply(m.middle(h)),
+    "two inputs": two_inputs,
+    "one output unused": lambda m, h: NotMaterialized.apply(h)[0],
+    "both outputs used": both_outputs_used,
+    "on a parameter": on_a_parameter,
+    "without gradients": without_gradients,
+    "checkpointed": checkpointed,
+    "nested": lambda m, h: m.middle(Outer.apply(h)),
+}
 
 
 @pytest.mark.parametrize("levels", LEVELS, ids="-".join)
 def test_the_device_runs_the_backward_of_a_function(levels: tuple[str, ...], tmp_path):
-    make = lambda: Together({cls.__name__: cls() for cls in FORMS})  # noqa: E731
+    def make() -> nn.Module:
+        return Together({"scaled": Scaled(), **{name: Between(f) for name, f in FORMS.items()}})
+
     follow_torch(make, tmp_path, levels, again=len(levels) > 1)
 
 
@@ -230,13 +217,9 @@ def test_a_function_on_an_input_that_requires_a_gradient(tmp_path):
     x.requires_grad_()
     model(x, y).backward()
     samba.from_torch_model_(model)
-    config = {"output_folder": str(tmp_path), "pef_name": "net"}
-    inputs = tuple(
-        samba.from_torch_tensor(t.detach().clone(), name=n) for n, t in (("x", x), ("y", y))
-    )
+    inputs = named({"x": x.detach().clone(), "y": y.clone()})
     inputs[0].requires_grad_()
-    pef = samba.session.compile(model, inputs, sgd(model), config_dict=config)
-    utils.trace_graph(model, inputs, sgd(model), pef=pef)
+    load(model, inputs, tmp_path, sgd(model))
     samba.session.run(inputs, model.output_tensors, section_types=["fwd", "bckwd"])
     assert x.grad is not None
     close(inputs[0].sn_grad, x.grad)
@@ -321,83 +304,68 @@ def branching(ctx: Any, grad: Tensor) -> Tensor:
     return grad if grad.sum() > 0 else -grad
 
 
-@pytest.mark.parametrize(
-    ("cls", "deviation", "text"),
-    [
-        (function(branching), "untraced-backward", "Mine.branching cannot be traced"),
-        (function(lambda ctx, g: (g, g)), "untraced-backward", "incorrect number of gradients"),
-        (function(lambda ctx, g: torch.from_numpy(g.numpy())), "untraced-backward", "numpy"),
-        (function(lambda ctx, g: g, in_place), "function-in-place", "Mine changes its input"),
-    ],
-)
-def test_a_function_that_cannot_be_traced_is_refused_by_name(cls, deviation, text, tmp_path):
-    with pytest.raises(GradientError, match=text) as caught:
-        compiled(Between(lambda _, h: cls.apply(h)), tmp_path)
-    assert caught.value.deviation == deviation
-    assert caught.value.where.startswith(f"{__file__}:")
+class Mapped(Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0]
 
 
-def test_a_function_under_vmap_is_refused(tmp_path):
-    class Mapped(Function):
-        generate_vmap_rule = True
-
-        @staticmethod
-        def forward(x: Tensor) -> Tensor:
-            return x * 2
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            pass
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Tensor) -> Any:
-            return grads[0]
-
-    with pytest.raises(GradientError, match="Mapped is applied under") as caught:
-        compiled(Between(lambda _, h: torch.vmap(Mapped.apply)(h)), tmp_path)
-    assert caught.value.deviation == "transformed-function"
+def gradient_of_a_function(model: Any, h: Tensor) -> Tensor:
+    (inner,) = torch.autograd.grad(clipped_sign(h, 1.0).sum(), h)
+    return inner + h
 
 
-def test_a_gradient_through_a_function_within_forward_is_refused(tmp_path):
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            (inner,) = torch.autograd.grad(clipped_sign(h, 1.0).sum(), h)
-            return inner + h
+def counting(model: Any, h: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        model.seen.add_(grad.sum(0))
+        return grad
 
-    with pytest.raises(GradientError, match="differentiates through") as caught:
-        compiled(Net(), tmp_path)
-    assert caught.value.deviation == "inner-custom-gradient"
+    return function(backward).apply(h)
 
 
-def test_a_backward_that_changes_a_buffer_is_refused(tmp_path):
-    class Net(Base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(4))
-
-        def between(self, h: Tensor) -> Tensor:
-            def backward(ctx: Any, grad: Tensor) -> Tensor:
-                self.seen.add_(grad.sum(0))
-                return grad
-
-            return function(backward).apply(h)
-
-    with pytest.raises(GradientError, match="changes a buffer") as caught:
-        compiled(Net(), tmp_path)
-    assert caught.value.deviation == "backward-changes-state"
+def halving_what_is_saved(model: Any, h: Tensor) -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
+        return model.middle(h)
 
 
-def test_hooks_on_saved_tensors_are_refused(tmp_path):
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
-                return self.middle(h)
+def applied(*functions: Any) -> Callable[[Any, Tensor], Tensor]:
+    """Apply a function that is made of these."""
+    return lambda _, h: function(*functions).apply(h)
 
-    with pytest.raises(GradientError, match="saved_tensors_hooks") as caught:
-        compiled(Net(), tmp_path)
-    assert caught.value.deviation == "saved-tensors-hooks"
+
+REFUSED: dict[str, tuple[str, Callable[[Any, Tensor], Tensor]]] = {
+    "Mine.branching cannot be traced": ("untraced-backward", applied(branching)),
+    "incorrect number of gradients": ("untraced-backward", applied(lambda ctx, g: (g, g))),
+    "numpy": ("untraced-backward", applied(lambda ctx, g: torch.from_numpy(g.numpy()))),
+    "Mine changes its input": ("function-in-place", applied(lambda ctx, g: g, in_place)),
+    "Mapped is applied under": (
+        "transformed-function",
+        lambda _, h: torch.vmap(Mapped.apply)(h),
+    ),
+    "differentiates through": ("inner-custom-gradient", gradient_of_a_function),
+    "changes a buffer": ("backward-changes-state", counting),
+    "saved_tensors_hooks": ("saved-tensors-hooks", halving_what_is_saved),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_cannot_be_traced_is_refused_by_name(text: str, tmp_path):
+    deviation, between = REFUSED[text]
+    model = Between(between)
+    model.register_buffer("seen", torch.zeros(4))
+    assert refused(model, tmp_path, text, deviation).where.startswith(f"{__file__}:")
 
 
 def test_the_comparison_knows_the_backward_of_a_function():
-    found = utils.compare(Sign(), batch(0))
+    found = utils.compare(Between(sign), batch(0))
     assert found.ok, str(found)

@@ -23,7 +23,7 @@ from samba.session import following, step_log
 from samba.session.step_log import FORMAT, VERSION
 from samba.utils.checkpoint import BadCheckpoint
 from tests.pages import page
-from tests.samba.worlds import MLP, World, named, other_batch
+from tests.samba.worlds import MLP, Pefs, Scene, World, named, other_batch
 
 LOSS = "mlp__cross_entropy_loss__outputs__0"
 KEYS = {"kind", "program", "step", "time", "seconds", "runs", "losses"}
@@ -40,6 +40,14 @@ def ended() -> Iterator[None]:
 def follow(tmp_path: Path) -> Callable[..., None]:
     """Follow into the test's folder, without TensorBoard, which takes a second to import."""
     return lambda **more: samba.session.follow(tmp_path / "log", **{"tensorboard": False, **more})
+
+
+@pytest.fixture
+def scene(pefs: Pefs, follow: Callable[..., None]) -> Scene:
+    """A model on the device whose training is followed."""
+    scene = pefs.loaded(MLP)
+    follow()
+    return scene
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -59,9 +67,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines(folder) if line["kind"] != "start"]
 
 
-def test_a_row_for_each_step(pefs, follow, tmp_path):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_a_row_for_each_step(scene, tmp_path):
     losses = [
         scene.run(named(other_batch(seed)), hyperparam_dict={"lr": 0.1 / (seed + 1)})[0].item()
         for seed in range(3)
@@ -157,9 +163,7 @@ def test_runs_are_the_same(pefs, follow):
     assert not PROFILER.active and PROFILER.follower is None
 
 
-def test_a_step_in_parts_is_one_row(pefs, follow, tmp_path):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_a_step_in_parts_is_one_row(scene, tmp_path):
     losses = []
     for seed in range(2):
         losses += [scene.run(named(other_batch(seed)), section_types=["fwd"])[0].item()]
@@ -173,9 +177,7 @@ def test_a_step_in_parts_is_one_row(pefs, follow, tmp_path):
     assert [row["losses"][LOSS] for row in found] == losses
 
 
-def test_accumulated_runs_are_one_row_with_their_mean(pefs, follow, tmp_path):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_accumulated_runs_are_one_row_with_their_mean(scene, tmp_path):
     losses = []
     for seed in range(3):
         losses += [scene.run(named(other_batch(seed)), section_types=["fwd", "bckwd"])[0].item()]
@@ -184,9 +186,7 @@ def test_accumulated_runs_are_one_row_with_their_mean(pefs, follow, tmp_path):
     assert row["runs"] == 3 and row["losses"][LOSS] == pytest.approx(sum(losses) / 3)
 
 
-def test_runs_without_a_backward_pass_are_an_evaluation(pefs, follow, tmp_path):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_runs_without_a_backward_pass_are_an_evaluation(scene, tmp_path):
     scene.run()
     losses = [
         scene.run(named(other_batch(seed)), section_types=["fwd"])[0].item() for seed in range(3)
@@ -202,9 +202,7 @@ def test_runs_without_a_backward_pass_are_an_evaluation(pefs, follow, tmp_path):
     assert found[1]["losses"][LOSS] == pytest.approx(sum(losses) / 3)
 
 
-def test_an_evaluator_makes_rows_of_the_program_that_is_trained(pefs, follow, tmp_path):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_an_evaluator_makes_rows_of_the_program_that_is_trained(scene, tmp_path):
     evaluate = samba.session.evaluator(scene.model, scene.inputs)
     scene.run()
     loss = samba.to_torch(evaluate.run(scene.inputs)[0]).item()
@@ -296,9 +294,7 @@ def test_a_checkpoint_knows_its_step(pefs, follow, tmp_path):
     ]
 
 
-def test_a_full_disk_ends_no_training(pefs, follow, tmp_path, monkeypatch, caplog):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_a_full_disk_ends_no_training(scene, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
     scene.run()
     scene.run()
@@ -309,7 +305,7 @@ def test_a_full_disk_ends_no_training(pefs, follow, tmp_path, monkeypatch, caplo
     assert samba.session.counters.runs == 2 and PROFILER.follower is None
 
 
-def test_a_run_that_has_failed_is_none_of_a_row(pefs, follow, tmp_path, monkeypatch):
+def test_a_run_that_has_failed_is_none_of_a_row(scene, tmp_path, monkeypatch):
     """Nor is its error told twice: the session has its own words for it."""
 
     class Failed:
@@ -319,8 +315,6 @@ def test_a_run_that_has_failed_is_none_of_a_row(pefs, follow, tmp_path, monkeypa
         def __float__(self) -> float:
             raise RuntimeError("the executable has failed")
 
-    scene = pefs.loaded(MLP)
-    follow()
     with monkeypatch.context() as patch:
         patch.setattr(following, "_later", lambda *_: Failed())
         scene.run(section_types=["fwd", "bckwd"])
@@ -330,9 +324,7 @@ def test_a_run_that_has_failed_is_none_of_a_row(pefs, follow, tmp_path, monkeypa
     assert row["runs"] == 1 and row["losses"] == {LOSS: loss}
 
 
-def test_runs_on_a_timeline_are_followed_too(pefs, follow, tmp_path):
-    scene = pefs.loaded(MLP)
-    follow()
+def test_runs_on_a_timeline_are_followed_too(scene, tmp_path):
     samba.session.start_timeline(tmp_path / "t.json")
     loss = scene.run()[0].item()
     samba.session.stop_timeline()

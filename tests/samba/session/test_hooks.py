@@ -17,8 +17,17 @@ import samba
 from pef_schema import read_pef
 from samba import utils
 from samba.session.check_pef import GraphMismatch
-from samba.tracer.errors import GradientError
-from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd
+from tests.samba.gradients import (
+    LEVELS,
+    Base,
+    Between,
+    batch,
+    compiled,
+    follow_torch,
+    given,
+    refused,
+    sgd,
+)
 from tests.samba.worlds import Together, close, deviations, told
 
 
@@ -81,21 +90,19 @@ def forward_hooks(model: Base) -> None:
     model.register_forward_hook(only_in_training)
 
 
-class HooksInForward(Base):
+def hooks_in_forward(model: Any, h: Tensor) -> Tensor:
     """Hooks on a tensor that was used before, in order, in place, with one that is removed."""
+    mask = model.middle(h) > 0
+    h.register_hook(lambda g: g * mask * 2)
+    h.register_hook(lambda g: g.clamp(-0.01, 0.01))
+    h.register_hook(lambda g: g * 100).remove()
+    out = model.middle(h) * h
 
-    def between(self, h: Tensor) -> Tensor:
-        mask = self.middle(h) > 0
-        h.register_hook(lambda g: g * mask * 2)
-        h.register_hook(lambda g: g.clamp(-0.01, 0.01))
-        h.register_hook(lambda g: g * 100).remove()
-        out = self.middle(h) * h
+    def doubled(g: Tensor) -> None:
+        g.mul_(2)
 
-        def doubled(g: Tensor) -> None:
-            g.mul_(2)
-
-        out.register_hook(doubled)
-        return out
+    out.register_hook(doubled)
+    return out
 
 
 PREPARED = (
@@ -106,7 +113,7 @@ PREPARED = (
 
 def hooked() -> nn.Module:
     parts = {prepare.__name__: Base() for prepare in PREPARED}
-    return Together({**parts, "in_forward": HooksInForward()})
+    return Together({**parts, "in_forward": Between(hooks_in_forward)})
 
 
 def prepared(model: Any) -> None:
@@ -218,34 +225,30 @@ def of_the_old_kind(model: Base) -> None:
 def test_a_hook_that_cannot_run_is_refused_by_name(prepare, deviation, text, tmp_path):
     model = Base()
     prepare(model)
-    with pytest.raises(GradientError, match=text) as caught:
-        compiled(model, tmp_path)
-    assert caught.value.deviation == deviation
-    assert caught.value.where.startswith(f"{__file__}:")
+    assert refused(model, tmp_path, text, deviation).where.startswith(f"{__file__}:")
 
 
-def test_a_hook_that_forward_puts_on_a_parameter_is_refused(tmp_path):
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            self.last.weight.register_hook(lambda g: g * 2)
-            return h
-
-    with pytest.raises(GradientError, match="on a parameter or an input") as caught:
-        compiled(Net(), tmp_path)
-    assert caught.value.deviation == "hook-on-leaf"
+def on_a_parameter(model: Any, h: Tensor) -> Tensor:
+    model.last.weight.register_hook(lambda g: g * 2)
+    return h
 
 
-def test_a_hook_that_reads_random_numbers_drawn_later_is_refused(tmp_path):
-    class Net(Base):
-        def between(self, h: Tensor) -> Tensor:
-            kept: list[Tensor] = []
-            h.register_hook(lambda g: g * kept[0])
-            kept.append(torch.rand_like(h))
-            return h * kept[0]
+def of_random_numbers(model: Any, h: Tensor) -> Tensor:
+    kept: list[Tensor] = []
+    h.register_hook(lambda g: g * kept[0])
+    kept.append(torch.rand_like(h))
+    return h * kept[0]
 
-    with pytest.raises(GradientError, match="which comes later") as caught:
-        compiled(Net(), tmp_path)
-    assert caught.value.deviation == "late-gradient-input"
+
+@pytest.mark.parametrize(
+    ("between", "deviation", "text"),
+    [
+        (on_a_parameter, "hook-on-leaf", "on a parameter or an input"),
+        (of_random_numbers, "late-gradient-input", "which comes later"),
+    ],
+)
+def test_a_hook_that_forward_registers_is_refused(between, deviation, text, tmp_path):
+    refused(Between(between), tmp_path, text, deviation)
 
 
 def test_another_hook_is_another_graph(tmp_path):

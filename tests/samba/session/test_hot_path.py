@@ -44,8 +44,7 @@ def repeated(scene, **keywords) -> Counter[str]:
     return entered(lambda: samba.session.run(batches[3], outputs, **keywords))
 
 
-def test_a_repeated_call_prepares_nothing(pefs):
-    scene = pefs.loaded(MLP)
+def test_a_repeated_call_prepares_nothing(scene):
     for keywords in (
         {},
         {"hyperparam_dict": {"lr": 0.1, "weight_decay": 0.0}},
@@ -60,8 +59,7 @@ def test_a_repeated_call_prepares_nothing(pefs):
         assert "running.py:_change" not in names
 
 
-def test_outputs_listed_anew_are_the_outputs_of_the_last_call(pefs):
-    scene = pefs.loaded(MLP)
+def test_outputs_listed_anew_are_the_outputs_of_the_last_call(scene):
     batch = named(other_batch(0))
     for make in (tuple, list):
         for _ in range(2):
@@ -73,9 +71,8 @@ def test_outputs_listed_anew_are_the_outputs_of_the_last_call(pefs):
         assert "running.py:_change" not in names and names.total() <= _LIMIT
 
 
-def test_another_call_prepares_anew(pefs):
+def test_another_call_prepares_anew(scene):
     """What the tests above look for is there where a call asks for something else."""
-    scene = pefs.loaded(MLP)
     batch = named(other_batch(0))
     samba.session.run(batch, scene.model.output_tensors)
     names = entered(lambda: samba.session.run(batch, (), section_types=["FWD"]))
@@ -93,9 +90,8 @@ def test_its_cost_does_not_grow_with_the_program(pefs):
     assert many == few
 
 
-def test_a_schedule_of_learning_rates_resolves_only_its_values(pefs):
+def test_a_schedule_of_learning_rates_resolves_only_its_values(scene):
     """A new lr in each step is a new value on the device and nothing else."""
-    scene = pefs.loaded(MLP)
     inputs, outputs = named(other_batch()), scene.model.output_tensors
     for lr in (0.1, 0.2):
         samba.session.run(inputs, outputs, {"lr": lr})
@@ -105,9 +101,8 @@ def test_a_schedule_of_learning_rates_resolves_only_its_values(pefs):
         assert prepared not in names
 
 
-def test_preparing_again_gives_the_same(pefs):
+def test_preparing_again_gives_the_same(scene):
     """Alternating calls take the slow path each time, and no other numbers."""
-    scene = pefs.loaded(MLP)
     for seed in range(4):
         batch = other_batch(seed)
         loss, _ = scene.run(named(batch), section_types=["fwd"], train=False)

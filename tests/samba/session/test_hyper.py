@@ -28,11 +28,7 @@ def set_host(scene, **values: float) -> None:
 
 
 @pytest.mark.parametrize("world", [MLP, ADAMW], ids=lambda w: w.name)
-@covers(
-    "samba.session.run(hyperparam_dict)",
-    "samba.session.run(hyperparam_dict[lr])",
-    "samba.session.run(hyperparam_dict[weight_decay])",
-)
+@covers("samba.session.run(hyperparam_dict, hyperparam_dict[lr], hyperparam_dict[weight_decay])")
 def test_values_stay_until_changed(pefs, world):
     scene = pefs.loaded(world)
     scene.run()  # the values of the compile
@@ -249,11 +245,7 @@ def scene(pefs):
     return pefs.loaded(DROPOUT)
 
 
-@covers(
-    "samba.session.run(train)",
-    "samba.session.run(hyperparam_dict[p])",
-    "samba.session.get_dropout_rate_argin_names",
-)
+@covers("samba.session.run(train, hyperparam_dict[p])", ".get_dropout_rate_argin_names")
 def test_train_and_p(scene):
     # The first run may be an evaluation.
     assert not dropped(scene, train=False)
@@ -281,7 +273,7 @@ def masks(scene, count: int = 3) -> torch.Tensor:
     return torch.stack([scene.run(section_types=["fwd"])[1] for _ in range(count)])
 
 
-@covers("samba.session.reset_random_generator", "samba.session.get_dropout_seed_argin_names")
+@covers("samba.session.reset_random_generator", ".get_dropout_seed_argin_names")
 def test_the_random_stream_goes_on_and_restarts(scene):
     first = masks(scene)
     assert not torch.equal(first, masks(scene))

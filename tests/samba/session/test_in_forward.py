@@ -15,6 +15,7 @@ import samba
 from samba.errors import UnsupportedKeyword
 from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError, UnsupportedOps
+from tests.api.covers import covers
 from tests.samba.refusals import line_of
 from tests.samba.session.loading import load
 from tests.samba.worlds import close
@@ -40,7 +41,6 @@ def same(way: Way) -> tuple[Way, Way]:
     return way, way
 
 
-# tests/api/test_forward_functions.py has more, without gradients.
 WAYS: dict[str, tuple[Way, Way]] = {
     "torch()": (lambda h, x: h.torch() * x.torch_tensor(), lambda h, x: h * x),
     "to_torch": (lambda h, x: samba.to_torch(h).sin(), lambda h, x: h.sin()),
@@ -48,6 +48,8 @@ WAYS: dict[str, tuple[Way, Way]] = {
     "view_as": (lambda h, x: h.view_as(other=x.t()), lambda h, x: h.view(4, 3)),
     "to(tensor)": (lambda h, x: h.to(x.bfloat16()), lambda h, x: h.to(torch.bfloat16)),
     "to(other=)": (lambda h, x: h.to(other=x.long()), lambda h, x: h.long()),
+    "to(dtype=)": (lambda h, x: x.to(dtype=torch.bfloat16), lambda h, x: x.bfloat16()),
+    "type_as": (lambda h, x: x.type_as(tensor=h.int()), lambda h, x: x.int()),
     "type": (lambda h, x: h.type(dtype=torch.int16), lambda h, x: h.short()),
     "type()": (lambda h, x: h * len(h.type()), lambda h, x: h * len("torch.FloatTensor")),
     "casts": same(lambda h, x: (h > 0).bool().int().long().short().bfloat16().float()),
@@ -57,6 +59,10 @@ WAYS: dict[str, tuple[Way, Way]] = {
     "new_zeros(all)": (
         lambda h, x: h * h.new_zeros((3, 4), torch.int64, False),
         lambda h, x: h * 0,
+    ),
+    "new_zeros(keywords)": (
+        lambda h, x: x + x.new_zeros(size=[3, 4], dtype=torch.float32, requires_grad=False),
+        lambda h, x: x + 0,
     ),
     "new_ones": (
         lambda h, x: h + x.new_ones((3, 4), dtype=None, requires_grad=True),
@@ -71,15 +77,23 @@ WAYS: dict[str, tuple[Way, Way]] = {
         lambda h, x: h + x.new_full(size=(3, 4), fill_value=5, device=None, requires_grad=None),
         lambda h, x: h + 5,
     ),
+    "new_full(device)": (
+        lambda h, x: x + x.new_full((3, 4), 5.0, dtype=torch.float32, device="cpu"),
+        lambda h, x: x + 5,
+    ),
+    "new_empty of a shape": (lambda h, x: x + x.new_empty((3, 4)) * 0, lambda h, x: x + 0),
     "new_empty": (
         lambda h, x: h * x.new_empty((3, 4), torch.float32, False).fill_(2.0),
         lambda h, x: h * 2,
     ),
+    "sn_name": (lambda h, x: x * len(x.sn_name), lambda h, x: x * len("image")),
+    "index by a list": same(lambda h, x: x[None, :, [0, 2]]),
     "index by floats": (lambda h, x: h[None, :, FLOATS], lambda h, x: h[None, :, AT]),
     "assignment": (
         lambda h, x: written(h, (slice(None), 2), samba.ones(3)),
         lambda h, x: written(h, (slice(None), 2), torch.ones(3)),
     ),
+    "two assignments": same(lambda h, x: written(written(x, (slice(None), 1), h[:, 0]), 0, 2.5)),
     "assignment by floats": (
         lambda h, x: written(h, (None, slice(None), FLOATS), 2 * samba.ones(1, 3, 2)),
         lambda h, x: written(h, (None, slice(None), AT), 2 * torch.ones(1, 3, 2)),
@@ -125,25 +139,36 @@ WAYS: dict[str, tuple[Way, Way]] = {
 
 
 class Ways(nn.Module):
-    """Some ways, one way of writing them; what is held is a SambaTensor or a tensor."""
+    """All ways, in one way of writing them; what is held is a SambaTensor or a tensor."""
 
-    def __init__(self, names: list[str], number: int) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
-        self.linear, self.names, self.number = nn.Linear(4, 4), names, number
+        self.linear, self.number = nn.Linear(4, 4), number
         self.held = TABLE if number == 0 else TABLE.torch()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         h = self.linear(x)
-        results = [WAYS[name][self.number](h, x) for name in self.names]
+        results = [way[self.number](h, x) for way in WAYS.values()]
         results.append(h * self.held)
         return torch.stack([(r.float() / 8).tanh().mean() for r in results]).sum(), *results
 
 
-@pytest.mark.parametrize(
-    "names", [list(WAYS)[::2], pytest.param(list(WAYS)[1::2], marks=pytest.mark.slow)]
+@covers(
+    "samba.SambaTensor.torch",
+    ".data",
+    ".sn_name",
+    ".view_as",
+    ".to",
+    ".new_zeros",
+    ".new_ones",
+    ".new_full",
+    ".new_empty",
+    ".__setitem__",
+    ".__getitem__",
+    "samba.from_torch_tensor",
 )
-def test_every_way_gives_torchs_numbers_and_gradients(names: list[str], tmp_path: Path) -> None:
-    model, host = Ways(names, 0), Ways(names, 1)
+def test_every_way_gives_torchs_numbers_and_gradients(tmp_path: Path) -> None:
+    model, host = Ways(0), Ways(1)
     host.load_state_dict(model.state_dict())
     x = torch.randn(3, 4)
     samba.from_torch_model_(model)
@@ -151,7 +176,7 @@ def test_every_way_gives_torchs_numbers_and_gradients(names: list[str], tmp_path
     outputs = load(model, given, tmp_path, loss_indices=[0])
     found = samba.session.run(given, outputs)
     wanted = host(x)
-    for name, one, other in zip(("loss", *names, "held"), found, wanted, strict=True):
+    for name, one, other in zip(("loss", *WAYS, "held"), found, wanted, strict=True):
         assert one.dtype == other.dtype, name
         close(one.torch().float(), other.detach().float(), name)
     wanted[0].backward()

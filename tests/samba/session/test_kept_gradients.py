@@ -90,7 +90,7 @@ def test_sections_of_one_backward_pass_are_no_later_run(pefs, caplog):
     assert len(texts(caplog)) == 1
 
 
-@covers("samba.utils.init_output_grads", "samba.utils.init_output_grads(customized_tensors_dict)")
+@covers("samba.utils.init_output_grads", ".init_output_grads(customized_tensors_dict)")
 def test_what_init_output_grads_sets_is_meant_to_stay(pefs, caplog):
     scene = pefs.loaded(MLP)
     outputs = scene.model.output_tensors

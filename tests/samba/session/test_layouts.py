@@ -100,6 +100,16 @@ def test_a_view_by_strides_of_a_transposed_input_is_torchs(tmp_path):
     assert train_both(OfAnInput, inputs, tmp_path) == (Outcome.EQUAL, "")
 
 
+VIEWS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "input": lambda x, w, t: x.view(24) * w,
+    "later": lambda x, w, t: (x * w).view(6, 4),
+    "contiguous": lambda x, w, t: (x * w).contiguous().view(6, 4),
+    "rows": lambda x, w, t: (x * w).view(1, 2, 12),
+    "complex": lambda x, w, t: torch.view_as_complex(x.view(1, 2, 3, 2, 2)).abs() * w,
+    "parameter": lambda x, w, t: x * w + t.view(6).sum(),
+}
+
+
 class Viewing(torch.nn.Module):
     """Has a view of what it makes of its input, or of a parameter."""
 
@@ -110,19 +120,7 @@ class Viewing(torch.nn.Module):
         self.how = how
 
     def forward(self, x: Tensor) -> Tensor:
-        match self.how:
-            case "input":
-                return x.view(24) * self.w
-            case "later":
-                return (x * self.w).view(6, 4)
-            case "contiguous":
-                return (x * self.w).contiguous().view(6, 4)
-            case "rows":
-                return (x * self.w).view(1, 2, 12)
-            case "complex":
-                return torch.view_as_complex(x.view(1, 2, 3, 2, 2)).abs() * self.w
-            case _:
-                return x * self.w + self.t.view(6).sum()
+        return VIEWS[self.how](x, self.w, self.t)
 
 
 def compiled(how: str, x: Tensor, folder) -> str:

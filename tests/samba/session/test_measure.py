@@ -29,16 +29,7 @@ def clock(monkeypatch):
     monkeypatch.setattr(timeline, "time", fake)
 
 
-@pytest.fixture
-def scene(pefs):
-    return pefs.loaded(MLP)
-
-
-@covers(
-    "samba.utils.measure_performance",
-    "samba.utils.measure_performance(n_iterations)",
-    "samba.utils.measure_performance(batch_size)",
-)
+@covers("samba.utils.measure_performance", ".measure_performance(n_iterations, batch_size)")
 def test_performance(scene, clock, capsys, tmp_path):
     report, copy = tmp_path / "report.json", tmp_path / "stats.json"
     result = utils.measure_performance(
@@ -87,9 +78,7 @@ def test_performance(scene, clock, capsys, tmp_path):
     scene.assert_follows()
 
 
-@covers(
-    "samba.utils.measure_performance(run_graph_only)",
-)
+@covers("samba.utils.measure_performance(run_graph_only)")
 def test_performance_of_the_graph_only(scene, clock, capsys):
     scene.run(named(other_batch()))
     utils.measure_performance(
@@ -101,9 +90,7 @@ def test_performance_of_the_graph_only(scene, clock, capsys):
     assert samba.session.counters.runs == 6
 
 
-@covers(
-    "samba.utils.measure_performance(inference)",
-)
+@covers("samba.utils.measure_performance(inference)")
 def test_performance_of_inference(pefs, clock):
     scene = pefs.loaded(MLP)
     before = scene.weights()
@@ -120,11 +107,7 @@ def test_performance_goes_on_for_a_while(scene, clock, capsys):
     assert "measured over 8 iterations" in capsys.readouterr().out
 
 
-@covers(
-    "samba.utils.measure_sections",
-    "samba.utils.measure_sections(n_iterations)",
-    "samba.utils.measure_sections(batch_size)",
-)
+@covers("samba.utils.measure_sections", ".measure_sections(n_iterations, batch_size)")
 def test_sections(scene, clock, capsys, tmp_path):
     report = tmp_path / "sections.json"
     rows = utils.measure_sections(

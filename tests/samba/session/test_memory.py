@@ -21,8 +21,7 @@ def test_without_a_program_there_is_none():
         samba.SambaSession().memory()
 
 
-def test_what_is_held(pefs):
-    scene = pefs.loaded(MLP)
+def test_what_is_held(scene):
     before = samba.session.memory()
     assert before.plans == () and "no plan has run yet" in str(before)
     held = dict(before.held)
@@ -35,8 +34,7 @@ def test_what_is_held(pefs):
     assert held["input"] == 5 * 4 * 4 + 5 * 8
 
 
-def test_every_plan_is_predicted_and_measured(pefs):
-    scene = pefs.loaded(MLP)
+def test_every_plan_is_predicted_and_measured(scene):
     samba.session.run(scene.inputs, ())
     samba.session.run(scene.inputs, (), section_types=["FWD"])
     evaluator = samba.session.evaluator(scene.model)
@@ -73,9 +71,8 @@ def test_evaluators_are_listed_while_a_script_has_them_and_their_program_is_load
     assert second.output_tensors  # a script still has it
 
 
-def test_a_plan_is_predicted_for_what_the_host_has_set(pefs):
+def test_a_plan_is_predicted_for_what_the_host_has_set(scene):
     """Gradients of outputs that were written, and momentum that is 0, change what it takes."""
-    scene = pefs.loaded(MLP)
     samba.session.run(scene.inputs, ())
     samba.session.run(scene.inputs, (), {"momentum": 0.0})
     with_momentum, without = samba.session.memory().plans

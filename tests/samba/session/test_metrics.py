@@ -18,6 +18,7 @@ from pef_schema import read_pef
 from samba.errors import ArgumentError
 from samba.session.metrics import METRICS_VARIABLE, MetricsBook, Totals, totals_of
 from tests.pages import page
+from tests.samba.session.loading import loaded
 from tests.samba.worlds import MLP, World, named, other_batch
 from tests.warm import forked
 
@@ -35,8 +36,7 @@ def more(before: dict, key: str) -> float:
     return counted()[key] - before[key]
 
 
-def test_runs_and_bytes_are_counted(pefs):
-    scene = pefs.loaded(MLP)
+def test_runs_and_bytes_are_counted(scene):
     before = counted()
     for seed in range(6):
         samba.session.run(named(other_batch(seed)), scene.model.output_tensors)
@@ -61,8 +61,7 @@ def test_runs_and_bytes_are_counted(pefs):
     assert more(before, "prepared") == 2
 
 
-def test_inputs_of_other_forms_are_counted_too(pefs):
-    scene = pefs.loaded(MLP)
+def test_inputs_of_other_forms_are_counted_too(scene):
     batch = other_batch()
     samba.session.run(named(batch), ())
     before = counted()
@@ -71,8 +70,7 @@ def test_inputs_of_other_forms_are_counted_too(pefs):
     assert more(before, "bytes_to_device") == BATCH + 5 * 4 * 4
 
 
-def test_tensors_that_are_read_and_written_are_counted(pefs):
-    scene = pefs.loaded(MLP)
+def test_tensors_that_are_read_and_written_are_counted(scene):
     before = counted()
     weight = scene.model.first.weight
     name = "mlp__first__weight"
@@ -95,8 +93,7 @@ def test_an_output_that_was_never_computed_is_counted_once(pefs):
     assert more(before, "bytes_from_device") == 6 * 4 * 4
 
 
-def test_a_call_that_is_refused_counts_nothing_but_what_it_fed(pefs):
-    scene = pefs.loaded(MLP)
+def test_a_call_that_is_refused_counts_nothing_but_what_it_fed(scene):
     samba.session.run(named(other_batch()), scene.model.output_tensors)
     before = counted()
     with pytest.raises(samba.errors.SambaError):
@@ -138,8 +135,7 @@ def test_plans_are_counted_by_where_they_are_from(tmp_path, monkeypatch):
     assert counted()["cache"]["off"] == before["cache"]["off"] + 1
 
 
-def test_host_times_of_runs(pefs):
-    scene = pefs.loaded(MLP)
+def test_host_times_of_runs(scene):
     samba.session.run(named(other_batch()), scene.model.output_tensors)  # compiles
     before = counted()
     assert before["timed_runs"] == samba.session.metrics().totals.timed
@@ -154,9 +150,8 @@ def test_host_times_of_runs(pefs):
         assert 0 < times["mean"] < 1
 
 
-def test_time_between_two_runs_is_the_scripts(pefs):
+def test_time_between_two_runs_is_the_scripts(scene):
     """What the script does between two runs is in no time of a run."""
-    scene = pefs.loaded(MLP)
     for _ in range(6):
         samba.session.run(scene.inputs, scene.model.output_tensors)
         time.sleep(0.05)
@@ -183,15 +178,12 @@ def test_two_runs_in_a_prime_number_are_timed_later():
 
 def test_traces_are_counted_with_their_time(tmp_path):
     before = counted()
-    scene = World(name="traced").build()
-    scene.compile(tmp_path)
-    scene.trace()
+    loaded(World(name="traced"), tmp_path)
     assert more(before, "traces") == 2
     assert more(before, "trace_seconds") > 0
 
 
-def test_evaluators_count_too_and_a_reset_forgets_nothing(pefs):
-    scene = pefs.loaded(MLP)
+def test_evaluators_count_too_and_a_reset_forgets_nothing(scene):
     samba.session.run(scene.inputs, ())
     before = counted()
     evaluator = samba.session.evaluator(scene.model)
@@ -247,8 +239,7 @@ def test_totals_add_up_in_every_count():
             assert double == 2 * single > 0, field
 
 
-def test_the_report_says_what_the_figures_say(pefs):
-    scene = pefs.loaded(MLP)
+def test_the_report_says_what_the_figures_say(scene):
     for _ in range(3):
         samba.session.run(scene.inputs, scene.model.output_tensors)
     found = samba.session.metrics()

@@ -80,7 +80,7 @@ def no_mode_left():
 # -- profiles ---------------------------------------------------------------
 
 
-@covers("samba.session.samba_profile", "samba.session.profiler")
+@covers("samba.session.samba_profile", ".profiler")
 def test_events_of_a_session(pefs, tmp_path):
     scene = pefs.scene(MLP)
     path = tmp_path / "profile.txt"
@@ -109,7 +109,7 @@ def test_events_of_a_session(pefs, tmp_path):
     assert inside > 0 and whole > 0
 
 
-@covers("samba.session.start_samba_profile", "samba.session.end_samba_profile")
+@covers("samba.session.start_samba_profile", ".end_samba_profile")
 def test_a_profiled_run_gives_the_same_results(pefs):
     plain = pefs.loaded(MLP)
     expected = [plain.run() for _ in range(3)]
@@ -121,13 +121,8 @@ def test_a_profiled_run_gives_the_same_results(pefs):
     samba.session.end_samba_profile()
 
 
-@covers(
-    "samba.session.enable_pinned_memory",
-    "samba.session.disable_pinned_memory",
-    "samba.session.use_pinned_memory",
-)
-def test_pinned_inputs_have_an_event_of_their_own(pefs):
-    scene = pefs.loaded(MLP)
+@covers("samba.session.enable_pinned_memory", ".disable_pinned_memory", ".use_pinned_memory")
+def test_pinned_inputs_have_an_event_of_their_own(scene):
     samba.session.enable_pinned_memory()
     assert samba.session.use_pinned_memory()
     with samba.session.samba_profile() as profiler:
@@ -143,26 +138,33 @@ def test_nothing_is_recorded_while_the_profiler_is_off(pefs):
     assert samba.session.profiler.names == []
 
 
-@covers("samba.session.start_runtime_profile", "samba.session.end_runtime_profile")
+@covers(
+    "samba.session.start_runtime_profile", ".end_runtime_profile", ".end_runtime_profile(log_file)"
+)
 def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeypatch, capsys):
     scene = pefs.loaded(MLP)
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "runtime.log"
     samba.session.start_runtime_profile()
     samba.session.end_runtime_profile(str(path))
     assert not path.exists()
-    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "SUMMARY")
-    for _ in range(2):
+    for setting, given, file in (
+        ("SUMMARY", {"log_file": str(path)}, path),
+        ("DETAILED", {"log_file": str(path)}, path),
+        ("DETAILED", {}, tmp_path / "cprofile_tmp.log"),
+    ):
+        monkeypatch.setenv("ENABLE_RUNTIME_PERF", setting)
         samba.session.start_runtime_profile(timer_enabled=False)
         scene.run()
-        samba.session.end_runtime_profile(str(path))
-        assert "device: 1 runs" in path.read_text() and "running.py" in path.read_text()
-        path.unlink()
+        samba.session.end_runtime_profile(**given)
+        assert "device: 1 runs" in file.read_text() and "running.py" in file.read_text()
+        file.unlink()
 
 
 # -- modes ------------------------------------------------------------------
 
 
-@covers("samba.session.disable_lazy_param", "samba.session.use_lazy_param")
+@covers("samba.session.disable_lazy_param", ".use_lazy_param")
 def test_lazy_parameters_through_the_session():
     assert not samba.session.use_lazy_param()
     samba.session.enable_lazy_param(seed=3)
@@ -174,14 +176,11 @@ def test_lazy_parameters_through_the_session():
 
 
 @covers("samba.session.disable_graphamp")
-def test_graphamp_and_legacy_names_are_recorded():
+def test_graphamp_is_recorded():
     assert not samba.session.graphamp_disabled
     with samba.session.disable_graphamp(), samba.session.disable_graphamp():
         assert samba.session.graphamp_disabled
     assert not samba.session.graphamp_disabled
-    samba.session.use_legacy_names(True)
-    assert samba.from_torch_model_(nn.Linear(2, 2)).weight.sn_name == "linear__weight"
-    samba.session.use_legacy_names(False)
 
 
 def test_directives_are_in_force_inside_of_their_context():
@@ -274,7 +273,7 @@ def test_a_missing_file_of_ranges_is_named(tmp_path):
 # -- configuration ----------------------------------------------------------
 
 
-@covers("samba.session.setup", "samba.session.setup(args)")
+@covers("samba.session.setup", ".setup(args)")
 def test_setup_counts_as_the_command_line(tmp_path):
     scene = MLP.build()
     args = CompileArgs(output_folder=str(tmp_path), pef_name="configured", optim_level="o0", own=1)
@@ -313,8 +312,7 @@ def test_models_of_arguments_need_pydantic(ended):
 # -- tensors of the loaded program ------------------------------------------
 
 
-def test_optimizer_state_is_found_by_name(pefs):
-    scene = pefs.loaded(MLP)
+def test_optimizer_state_is_found_by_name(scene):
     scene.run(hyperparam_dict={"momentum": 0.9})
     name = "mlp__first__weight__sgd0__momentum"
     handle = samba.session.optim_dict[name]
@@ -323,8 +321,7 @@ def test_optimizer_state_is_found_by_name(pefs):
     assert {t.sn_name for t in samba.session._traced_tensors()} >= {"x", "y", "mlp__first__weight"}
 
 
-def test_an_optimizer_moves_its_own_state(pefs):
-    scene = pefs.loaded(MLP)
+def test_an_optimizer_moves_its_own_state(scene):
     scene.run()
     weight = scene.model.first.weight
     before = weight.detach().clone()
@@ -342,12 +339,8 @@ def test_an_optimizer_moves_its_own_state(pefs):
 
 @covers(
     "samba.session.atexit_register",
-    "samba.session.atexit_register(func)",
-    "samba.session.atexit_register(args)",
-    "samba.session.atexit_register(kwargs)",
-    "samba.session.use_abexit(func)",
-    "samba.session.use_abexit(args)",
-    "samba.session.use_abexit(kwargs)",
+    ".atexit_register(func, args, kwargs)",
+    ".use_abexit(func, args, kwargs)",
 )
 def test_exit_handlers_run_last_first_at_a_usual_end(ended):
     done = ended["usual"]

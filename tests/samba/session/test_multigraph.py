@@ -48,13 +48,11 @@ def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @covers(
     "samba.session.add_graph",
-    "samba.session.compile_multigraph",
-    "samba.session.init_multigraph_runtime",
-    "samba.session.run(graph_name)",
+    ".compile_multigraph",
+    ".init_multigraph_runtime",
+    ".run(graph_name)",
     "samba.utils.trace_multigraph",
-    "samba.utils.trace_multigraph(graph)",
-    "samba.utils.trace_multigraph(inputs)",
-    "samba.utils.trace_multigraph(trace_prefix)",
+    ".trace_multigraph(graph, inputs, trace_prefix)",
 )
 def test_decoding_over_shared_caches_is_torch_step_by_step(pef):
     host, caches = decoder(), empty_caches()
@@ -335,7 +333,7 @@ def test_run_refuses_the_name_of_no_graph(pef, pefs):
         scene.run(graph_name="prompt")
 
 
-@covers("samba.session.run", "samba.session.init_multigraph_runtime")
+@covers("samba.session.run", ".init_multigraph_runtime")
 def test_without_a_graph_name_the_whole_schedule_runs(tmp_path):
     """By default, a run follows the schedule of the PEF: its graphs in their order."""
     torch.manual_seed(5)

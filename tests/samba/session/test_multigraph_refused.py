@@ -30,10 +30,7 @@ def test_tied_weights_are_refused_with_their_places():
     assert caught.value.tied == (("0.weight", "1.weight"),)
 
 
-@covers(
-    "samba.utils.trace_multigraph(optimizers)",
-    "samba.utils.trace_multigraph(init_output_grads)",
-)
+@covers("samba.utils.trace_multigraph(optimizers, init_output_grads)")
 def test_graphs_accept_optimizers_and_do_not_train(tmp_path, caplog):
     model = nn.Linear(4, 2)
     x, _ = pair()
@@ -174,7 +171,7 @@ def test_the_session_must_have_the_graphs_of_the_pef(tmp_path):
         samba.session.init_multigraph_runtime(path)
 
 
-@covers("samba.utils.trace_multigraph(graph)", "samba.utils.trace_multigraph(trace_prefix)")
+@covers("samba.utils.trace_multigraph(graph, trace_prefix)")
 def test_a_second_trace_of_one_graph_is_refused():
     x, _ = pair()
     model = nn.Linear(4, 2)
@@ -204,10 +201,11 @@ def test_any_keyword_of_compile_multigraph_is_accepted(tmp_path, caplog):
     plain = Path(compiled(tmp_path / "plain")).read_bytes()
     assert told(caplog) == []
     config = {"output_folder": str(tmp_path), "pef_name": "decoder"}
+    documented = {"io_host_memory": True, "graph_names": ["a"], "enable_hypersection": True}
     pef = None
     for _ in range(2):
         pef = samba.session.compile_multigraph(
-            "decoder", config_dict=config, enable_hypersection=True, unheard_of=5, nmae="x"
+            "decoder", config_dict=config, **documented, unheard_of=5, nmae="x"
         )
     assert Path(str(pef)).read_bytes() == plain
     (text,) = told(caplog)

@@ -47,7 +47,7 @@ def test_reset_parses_the_pef_that_it_is_given(pefs):
         samba.session.get_section_types()
 
 
-@covers("samba.session.get_section_types", "samba.session.get_weight_names")
+@covers("samba.session.get_section_types", ".get_weight_names")
 def test_the_same_facts_hold_when_it_is_loaded(pefs):
     samba.session.reset(pefs(DROPOUT))
     before = facts(samba.session)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -15,11 +17,6 @@ from tests.samba.session.loading import load
 from tests.samba.worlds import MLP, World, close, named, other_batch, told
 
 FORWARD = {"section_types": ["fwd"]}
-
-
-@pytest.fixture
-def scene(pefs):
-    return pefs.loaded(MLP)
 
 
 @covers("samba.utils.trace_graph", "model.output_tensors")
@@ -133,32 +130,27 @@ def test_outputs_nobody_computed_are_zeros_and_told(scene, caplog):
     ]
 
 
-class Shapes(nn.Module):
-    """What ``forward`` may return."""
+FORMS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "tensor": lambda x, out: out,
+    "list": lambda x, out: [out, out.sum()],
+    "nested": lambda x, out: (out, (out.sum(), [out.argmax(1)])),
+    "input": lambda x, out: (x, out),
+    "twice": lambda x, out: (out, out),
+    "dict": lambda x, out: {"out": out, "sum": out.sum()},
+}
+"""What ``forward`` may return."""
 
+
+class Shapes(nn.Module):
     def __init__(self, form: str) -> None:
         super().__init__()
-        self.form = form
-        self.linear = nn.Linear(4, 3)
+        self.form, self.linear = form, nn.Linear(4, 3)
 
     def forward(self, x):
-        out = self.linear(x)
-        match self.form:
-            case "tensor":
-                return out
-            case "list":
-                return [out, out.sum()]
-            case "nested":
-                return out, (out.sum(), [out.argmax(1)])
-            case "input":
-                return x, out
-            case "twice":
-                return out, out
-            case _:
-                return {"out": out, "sum": out.sum()}
+        return FORMS[self.form](x, self.linear(x))
 
 
-@pytest.mark.parametrize("form", ["tensor", "list", "nested", "input", "twice", "dict"])
+@pytest.mark.parametrize("form", FORMS)
 def test_forms_of_forward(tmp_path, form):
     model = Shapes(form)
     host = copy.deepcopy(model)
@@ -177,17 +169,22 @@ def test_forms_of_forward(tmp_path, form):
 # -- by name ---------------------------------------------------------------------------
 
 
-@covers("samba.session.get_tensors", "samba.session.get_tensors_by_name")
+@covers(
+    "samba.session.get_tensors",
+    ".get_tensors(samba_tensors)",
+    ".get_tensors_by_name",
+    ".get_tensors_by_name(names)",
+)
 def test_get_tensors(scene):
     scene.run()
     scene.host_step()
     weight, bias = scene.model.first.weight, scene.model.first.bias
-    tensors = samba.session.get_tensors([weight, bias])
+    tensors = samba.session.get_tensors(samba_tensors=[weight, bias])
     assert isinstance(tensors, tuple)
     close(tensors[0], scene.host.first.weight.detach())
     close(tensors[1], scene.host.first.bias.detach())
     assert [t.sn_name for t in tensors] == ["mlp__first__weight", "mlp__first__bias"]
-    by_name = samba.session.get_tensors_by_name([t.sn_name for t in tensors])
+    by_name = samba.session.get_tensors_by_name(names=[t.sn_name for t in tensors])
     assert all(map(torch.equal, tensors, by_name))
     assert torch.equal(samba.session.get_tensors_by_name("mlp__first__bias")[0], tensors[1])
     assert torch.equal(samba.session.get_tensors(bias)[0], tensors[1])
@@ -197,21 +194,26 @@ def test_get_tensors(scene):
     assert not torch.equal(weight.data, scene.host.first.weight.detach())
 
 
-@covers("samba.session.get_samba_tensor_by_name")
+@covers("samba.session.get_samba_tensor_by_name", ".get_samba_tensor_by_name(name)")
 def test_get_samba_tensor_by_name(scene):
     get = samba.session.get_samba_tensor_by_name
-    assert get("mlp__first__weight") is scene.model.first.weight
+    scene.run()
+    host = scene.model.first.weight.data.clone()
+    assert get(name="mlp__first__weight") is scene.model.first.weight
+    assert torch.equal(scene.model.first.weight.data, host)  # nothing is retrieved for it
     assert get("x") is scene.inputs[0]
     assert get("mlp__second__linear__outputs__0") is scene.model.output_tensors[1]
 
 
-@covers("samba.session.update_tensor")
+@covers("samba.session.update_tensor", ".update_tensor(name, tensor)")
 def test_update_tensor(scene):
     batch = other_batch()
     x, y = named(batch)
     samba.session.update_tensor("x", x)
     samba.session.update_tensor("y", y)
-    samba.session.update_tensor("mlp__first__weight", samba.from_torch_tensor(torch.zeros(6, 4)))
+    weight = scene.model.first.weight
+    samba.session.update_tensor(name=weight.sn_name, tensor=samba.zeros(6, 4))
+    assert not weight.data.any() and weight.sn_data.any()
     scene.host.first.weight.data.zero_()
     assert torch.equal(scene.inputs[0].data, batch["x"])
     samba.session.to_device()

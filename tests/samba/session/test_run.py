@@ -11,13 +11,7 @@ from torch import nn
 import samba
 from tests.api.covers import covers
 from tests.samba.session.loading import load, loaded
-from tests.samba.worlds import MLP, Scene, World, close, named, other_batch, told
-
-
-@pytest.fixture
-def scene(pefs):
-    return pefs.loaded(MLP)
-
+from tests.samba.worlds import Scene, World, close, named, other_batch, told
 
 FORWARD = {"section_types": ["fwd"]}
 

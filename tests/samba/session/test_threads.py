@@ -73,9 +73,8 @@ def assert_as_alone(pefs, scene, steps):
 
 
 @pytest.mark.parametrize("what", ["to_cpu", "sn_data", "evaluate", "synchronize", "run", "load"])
-def test_a_call_waits_for_the_run_under_way(pefs, what):
+def test_a_call_waits_for_the_run_under_way(scene, what):
     """What it reads is of the finished step; a program stays until its run has returned."""
-    scene = pefs.loaded(MLP)
     evaluator = samba.session.evaluator(scene.model)
     scene.run()
     first = scene.model.first.weight
@@ -131,9 +130,8 @@ def test_one_thread_trains_while_others_read(pefs):
     assert_as_alone(pefs, scene, 30)
 
 
-def test_threads_that_run_different_parts_each_get_their_own(pefs):
+def test_threads_that_run_different_parts_each_get_their_own(scene):
     """A call's inputs are its own, whatever another thread feeds."""
-    scene = pefs.loaded(MLP)
     batches = [other_batch(seed) for seed in range(3)]
     wanted = [scene.host(**batch)[0].detach() for batch in batches]
     wrong: list[int] = []
@@ -192,8 +190,7 @@ def test_an_evaluating_thread_beside_one_that_trains(pefs):
     assert_as_alone(pefs, scene, 100)
 
 
-def test_a_run_that_comes_after_another_load_is_told(pefs):
-    scene = pefs.loaded(MLP)
+def test_a_run_that_comes_after_another_load_is_told(scene):
     old = samba.session.need_loaded("run()")
     scene.trace()
     with pytest.raises(SessionInUse, match="another thread has loaded something else"):
@@ -290,8 +287,7 @@ def test_reading_within_a_run_is_done(within):
     assert call(lambda: samba.session.to_cpu(scene.model)) is None
 
 
-def test_a_run_while_forward_is_traced_is_refused(pefs, tmp_path):
-    scene = pefs.loaded(MLP)
+def test_a_run_while_forward_is_traced_is_refused(scene, tmp_path):
     told = []
 
     class Running(torch.nn.Linear):
@@ -310,9 +306,8 @@ def test_a_run_while_forward_is_traced_is_refused(pefs, tmp_path):
     scene.run()
 
 
-def test_an_error_leaves_the_session_to_the_next_call(pefs, monkeypatch):
+def test_an_error_leaves_the_session_to_the_next_call(scene, monkeypatch):
     """Nothing of the failed run is left, for this thread or another."""
-    scene = pefs.loaded(MLP)
     scene.run()
     with pytest.raises(samba.errors.SambaError):
         samba.session.run(scene.inputs, "no such output")
@@ -325,8 +320,7 @@ def test_an_error_leaves_the_session_to_the_next_call(pefs, monkeypatch):
     scene.trace()
 
 
-def test_sessions_are_not_copied(pefs):
-    scene = pefs.loaded(MLP)
+def test_sessions_are_not_copied(scene):
     evaluator = samba.session.evaluator(scene.model)
     loaded = samba.session.need_loaded("copy")
     for item, name in ((samba.session, "session"), (loaded, "program"), (evaluator, "evaluator")):
@@ -337,9 +331,8 @@ def test_sessions_are_not_copied(pefs):
     assert torch.equal(copied.first.weight, scene.model.first.weight)
 
 
-def test_a_run_enters_no_function_for_its_turn(pefs):
+def test_a_run_enters_no_function_for_its_turn(scene):
     """It takes a lock, and no more."""
-    scene = pefs.loaded(MLP)
     for _ in range(3):
         scene.run()
     files = set()
@@ -356,9 +349,8 @@ def test_a_run_enters_no_function_for_its_turn(pefs):
     assert not files & {"turns.py", "threading.py", "forks.py", "tracing.py"}, files
 
 
-def test_a_handler_saves_in_the_middle_of_training(pefs):
+def test_a_handler_saves_in_the_middle_of_training(scene):
     """A signal's handler copies weights to the host; it waits for nothing and loses nothing."""
-    scene = pefs.loaded(MLP)
     initial = [p.detach().clone() for p in scene.model.parameters()]
     saved = []
 

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import samba
 from samba.tracer.errors import InPlaceWithoutGradient
+from tests.samba.session.loading import loaded
 from tests.samba.worlds import Together, World, close
 
 
@@ -137,9 +138,7 @@ OTHERS = (Block, Decorated, DetachedAndWritten, CastToItsOwnType, Recomputed)
 @pytest.mark.parametrize("models", [MODELS, pytest.param(OTHERS, marks=pytest.mark.slow)])
 def test_gradients_pass_where_torch_lets_them_pass(models, tmp_path):
     make = lambda: Together({model.__name__: model() for model in models})  # noqa: E731
-    scene = World(name="without", model=make).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    scene = loaded(World(name="without", model=make), tmp_path)
     for _ in range(3):
         results = scene.run()
         for ours, theirs in zip(results, scene.host_step(), strict=True):
@@ -164,9 +163,7 @@ def test_the_frozen_layer_would_have_moved(tmp_path):
 
 
 def test_a_section_without_gradients_keeps_the_users_lines(tmp_path):
-    scene = World(name="lines", model=Block).build()
-    scene.compile(tmp_path)
-    scene.trace()
+    loaded(World(name="lines", model=Block), tmp_path)
     (tanh,) = [n for n in samba.session.program.graphs[0].nodes if n.op == "aten.tanh.default"]
     assert tanh.source.rpartition(":")[0] == __file__
 

@@ -9,6 +9,7 @@ from torch import nn
 import samba
 from samba.errors import ArgumentError, NoHostData
 from samba.lazy_param import lazy_param
+from tests.api.covers import covers
 
 
 def empty(**arguments) -> samba.SambaTensor:
@@ -155,6 +156,7 @@ def test_an_empty_tensor_can_carry_a_gradient_flag():
 # -- what is computed while parameters are made lazily ---------------------------------
 
 
+@covers("samba.session.use_static_functional")
 def test_what_is_computed_from_lazy_parameters_is_symbolic_until_it_is_needed():
     """``use_static_functional()`` holds: shapes and dtypes without values, then torch's values."""
     with lazy_param():
@@ -181,12 +183,6 @@ def test_what_is_computed_from_lazy_parameters_is_symbolic_until_it_is_needed():
     close(deep.torch_tensor(), weight * 3 * 1.5**40)
     scale.materialize_()
     assert scale.has_data and scale.torch().dtype == torch.float64
-    samba.session.enable_lazy_param()
-    try:
-        assert samba.session.use_static_functional()
-    finally:
-        samba.session.disable_lazy_param()
-    assert not samba.session.use_static_functional()
 
 
 def test_what_shares_memory_or_has_a_gradient_is_computed_while_parameters_are_made_lazily():

@@ -157,11 +157,11 @@ def test_autograd_reaches_through_conversions():
 
 @covers(
     "samba.SambaTensor.torch",
-    "samba.SambaTensor.torch_tensor",
-    "samba.SambaTensor.requires_grad",
-    "samba.SambaTensor.requires_grad_",
-    "samba.SambaTensor.grad",
-    "samba.SambaTensor.data",
+    ".torch_tensor",
+    ".requires_grad",
+    ".requires_grad_",
+    ".grad",
+    ".data",
     "samba.to_torch",
 )
 @pytest.mark.parametrize("make", [samba.SambaTensor, samba.from_torch_tensor])

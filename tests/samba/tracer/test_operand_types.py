@@ -17,8 +17,8 @@ from torch.nn import functional as F
 import samba
 from emulator.errors import IndexOutOfRange
 from pef_schema.errors import SambaError
-from samba import utils
 from samba.tracer.errors import DtypeMismatch, ShapeMismatch, TraceError, UnsupportedOps
+from tests.samba.session.loading import load
 from tests.samba.worlds import named
 from tests.tracing import trace
 
@@ -160,10 +160,7 @@ class _Margins(torch.nn.Module):
 
 def loaded(model: nn.Module, given: dict[str, Tensor], folder: Path) -> tuple[Any, ...]:
     """Compile a model for inference and load it; returns its outputs."""
-    samba.from_torch_model_(model)
-    config = {"output_folder": str(folder), "pef_name": "net"}
-    pef = samba.session.compile(model, named(given), inference=True, config_dict=config)
-    return utils.trace_graph(model, named(given), pef=pef)
+    return load(samba.from_torch_model_(model), named(given), folder, inference=True)
 
 
 def test_margin_losses_of_no_rows_are_those_of_nothing(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from samba.session.check_pef import GraphMismatch
 from samba.tracer import trace_cache
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.traced import Traced
+from tests.samba.session.loading import load
 from tests.tracing import counted_traces
 
 SIGN = 1.0
@@ -239,13 +240,10 @@ def test_a_model_that_its_forward_changes_is_as_before_and_traced_once(traces: l
 def test_a_session_traces_once_and_still_finds_a_changed_model(tmp_path, traces: list[Any]) -> None:
     samba.session.reset()
     model = Net()
-    samba.from_torch_model_(model)
-    config = {"output_folder": str(tmp_path), "pef_name": "net"}
-    pef = samba.session.compile(model, X, name="net", config_dict=config)
-    utils.trace_graph(model, X, pef=pef)
+    load(samba.from_torch_model_(model), X, tmp_path, name="net")
     assert len(traces) == 1
     model.factors[1] = 5.0
     with pytest.raises(GraphMismatch):
-        utils.trace_graph(model, X, pef=pef)
+        utils.trace_graph(model, X, pef=samba.session.pef_path)
     assert len(traces) == 2
     samba.session.reset()

@@ -16,6 +16,7 @@ from samba.utils.argparser import (
     parse_yaml_to_args,
 )
 from samba.utils.flat_yaml import YamlError, YamlMissing, YamlUnreadable, parse_flat_yaml
+from tests.api.covers import covers
 
 PEF = "--pef=x.pef"
 
@@ -328,12 +329,16 @@ def test_log_level():
     assert logging.getLogger("samba").level == logging.ERROR
 
 
-@pytest.mark.parametrize(("batch", "microbatch"), [("4", "8"), ("10", "4"), ("1", "2")])
-def test_a_microbatch_divides_the_batch(capsys, batch, microbatch):
-    args = parse_app_args(["compile", "-b=64", "-mb=4"])
+@covers("samba.utils.argparser.parse_app_args(microbatch_size)")
+@pytest.mark.parametrize("command", [["compile"], ["run", "-p=app.pef"]])
+@pytest.mark.parametrize(
+    ("batch", "microbatch"), [("4", "8"), ("10", "4"), ("1", "2"), ("64", "128")]
+)
+def test_a_microbatch_divides_the_batch(capsys, batch, microbatch, command):
+    args = parse_app_args([*command, "-b=64", "-mb=4"])
     assert (args.batch_size, args.microbatch_size) == (64, 4)
     with pytest.raises(SystemExit) as error:
-        parse_app_args(["compile", "-b", batch, "-mb", microbatch])
+        parse_app_args([*command, "-b", batch, "-mb", microbatch])
     assert error.value.code == 2
     assert (
         f"argument -mb/--microbatch-size: found {microbatch}, "

@@ -64,10 +64,7 @@ def parsed(*arguments: str) -> Namespace:
 MODEL = torch.nn.Linear(2, 2)
 
 
-@covers(
-    "samba.utils.common.common_app_driver(name)",
-    "samba.utils.common.common_app_driver(app_dir)",
-)
+@covers("samba.utils.common.common_app_driver(name, app_dir)")
 def test_driver_compiles(calls):
     args = parsed("compile", "--pef-name=x")
     assert common_app_driver(args, MODEL, "inputs", "optim", name="app", app_dir="d") is None

@@ -109,8 +109,7 @@ def test_hyperparameters_of_runs_go_on(pefs: Pefs, tmp_path: Path):
     assert same(*ends)
 
 
-def test_what_loads_counts_at_once(pefs: Pefs, tmp_path: Path):
-    scene = pefs.loaded(MLP)
+def test_what_loads_counts_at_once(scene: Scene, tmp_path: Path):
     checkpoint = utils.TrainingCheckpoint(tmp_path / "once.pt", scene.model, scene.optimizer)
     step(scene, 0)
     checkpoint.save()
@@ -135,8 +134,7 @@ class Harm:
         return os.getcwd, ()
 
 
-def test_files_that_are_none_are_refused_and_change_nothing(pefs: Pefs, tmp_path: Path):
-    scene = pefs.loaded(MLP)
+def test_files_that_are_none_are_refused_and_change_nothing(scene: Scene, tmp_path: Path):
     path = tmp_path / "bad.pt"
     checkpoint = utils.TrainingCheckpoint(path, scene.model, scene.optimizer)
     checkpoint.save()
@@ -158,8 +156,7 @@ def test_files_that_are_none_are_refused_and_change_nothing(pefs: Pefs, tmp_path
     assert same(state(scene), before)
 
 
-def test_a_file_of_another_training_names_all_that_differs(pefs: Pefs, tmp_path: Path):
-    scene = pefs.loaded(MLP)
+def test_a_file_of_another_training_names_all_that_differs(scene: Scene, tmp_path: Path):
     path = tmp_path / "other.pt"
     scheduler, _, checkpoint = parts_of(scene, path)
     checkpoint.save()
@@ -184,8 +181,7 @@ def test_a_file_of_another_training_names_all_that_differs(pefs: Pefs, tmp_path:
     assert same(state(scene), before)
 
 
-def test_what_cannot_be_saved(pefs: Pefs, tmp_path: Path):
-    scene = pefs.loaded(MLP)
+def test_what_cannot_be_saved(scene: Scene, tmp_path: Path):
     checkpoint = utils.TrainingCheckpoint(tmp_path / "save.pt", scene.model, scene.optimizer)
     checkpoint.save(step=1)
     with pytest.raises(BadCheckpoint, match=r"not written: harm is .* could not be loaded again"):

@@ -52,7 +52,7 @@ def grad_setter(p, t):
     p.grad = t
 
 
-@covers("bagua.BaguaTensor.is_bagua_tensor", "bagua.BaguaTensor.ensure_bagua_tensor")
+@covers("bagua.BaguaTensor.is_bagua_tensor", ".ensure_bagua_tensor")
 def test_is_bagua_tensor(tensor):
     assert not bagua.is_bagua_tensor(tensor)
     assert bagua.ensure_bagua_tensor(tensor, "t") is tensor
@@ -88,10 +88,7 @@ def test_without_a_name_the_name_stays(tensor):
     assert (handle.name, handle.module_name) == ("t", "m")
 
 
-@covers(
-    "bagua.BaguaTensor.ensure_bagua_tensor(name)",
-    "bagua.BaguaTensor.ensure_bagua_tensor(module_name)",
-)
+@covers("bagua.BaguaTensor.ensure_bagua_tensor(name, module_name)")
 @pytest.mark.parametrize(("name", "module"), [("u", "m"), ("t", "n"), ("t", None)])
 def test_another_name_or_module_is_refused(tensor, name, module):
     bagua.ensure_bagua_tensor(tensor, "t", "m")
@@ -236,7 +233,7 @@ def test_ensure_grad(parameter):
 
 @covers(
     "bagua.BaguaTensor.bagua_mark_communication_ready",
-    "bagua.BaguaTensor.bagua_mark_communication_ready_without_synchronization",
+    ".bagua_mark_communication_ready_without_synchronization",
 )
 @pytest.mark.parametrize(
     "mark",

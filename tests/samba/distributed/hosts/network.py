@@ -171,7 +171,7 @@ class Host:
     def processes(self) -> list[int]:
         """All of its processes but the two that keep it."""
         keep = (self.first, self._keeper.pid)
-        return [pid for pid in _in_space(self.inode) if pid not in keep]
+        return [pid for pid in in_space(self.inode) if pid not in keep]
 
     def end(self) -> None:
         """Kill all of its processes."""
@@ -240,7 +240,7 @@ def network(size: int, folder: Path) -> Iterator[Network]:
         _swept({host.inode for host in hosts})
 
 
-def _in_space(inode: int) -> list[int]:
+def in_space(inode: int) -> list[int]:
     """Processes in a network namespace, of the whole machine."""
     found = []
     for name in os.listdir("/proc"):
@@ -254,6 +254,6 @@ def _in_space(inode: int) -> list[int]:
 def _swept(inodes: set[int]) -> None:
     """Nothing is left of some namespaces: they end with their last process."""
     end = time.monotonic() + _PATIENCE
-    while left := [pid for inode in inodes for pid in _in_space(inode)]:
+    while left := [pid for inode in inodes for pid in in_space(inode)]:
         assert time.monotonic() < end, f"processes left on hosts: {left}"
         time.sleep(0.05)

@@ -84,22 +84,9 @@ def test_a_kill_leaves_nothing(net, tmp_path, number):  # net: skipped where the
     assert keeper.stdout is not None
     keeper.stdout.close()
     limit = time.monotonic() + 10
-    while left := in_spaces(inodes):
+    while left := [pid for inode in inodes for pid in making.in_space(inode)]:
         assert time.monotonic() < limit, left
         time.sleep(0.05)
-
-
-def in_spaces(inodes: set[int]) -> list[str]:
-    """Processes in some network namespaces."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            space = os.stat(f"/proc/{name}/ns/net").st_ino
-        except OSError:
-            continue
-        if space in inodes:
-            found.append(name)
-    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hosts are rehearsed in Linux namespaces")

@@ -10,36 +10,29 @@ import argparse
 import bagua.torch_api as bagua
 import torch
 import torch.nn.functional as F
+from bagua.torch_api.algorithms import (
+    async_model_average,
+    bytegrad,
+    decentralized,
+    gradient_allreduce,
+    q_adam,
+)
 from torch.optim.lr_scheduler import StepLR
+
+ALGORITHMS = {
+    "gradient_allreduce": gradient_allreduce.GradientAllReduceAlgorithm,
+    "bytegrad": bytegrad.ByteGradAlgorithm,
+    "decentralized": decentralized.DecentralizedAlgorithm,
+    "low_precision_decentralized": decentralized.LowPrecisionDecentralizedAlgorithm,
+    "async": lambda: async_model_average.AsyncModelAverageAlgorithm(sync_interval_ms=1),
+}
 
 
 def algorithm_and_optimizer(name, model):
-    optimizer = torch.optim.Adadelta(model.parameters(), lr=0.5)
-    if name == "gradient_allreduce":
-        from bagua.torch_api.algorithms import gradient_allreduce
-
-        return gradient_allreduce.GradientAllReduceAlgorithm(), optimizer
-    if name == "bytegrad":
-        from bagua.torch_api.algorithms import bytegrad
-
-        return bytegrad.ByteGradAlgorithm(), optimizer
-    if name == "decentralized":
-        from bagua.torch_api.algorithms import decentralized
-
-        return decentralized.DecentralizedAlgorithm(), optimizer
-    if name == "low_precision_decentralized":
-        from bagua.torch_api.algorithms import decentralized
-
-        return decentralized.LowPrecisionDecentralizedAlgorithm(), optimizer
     if name == "qadam":
-        from bagua.torch_api.algorithms import q_adam
-
         optimizer = q_adam.QAdamOptimizer(model.parameters(), lr=0.05, warmup_steps=2)
         return q_adam.QAdamAlgorithm(optimizer), optimizer
-    from bagua.torch_api.algorithms import async_model_average
-
-    algorithm = async_model_average.AsyncModelAverageAlgorithm(sync_interval_ms=1)
-    return algorithm, optimizer
+    return ALGORITHMS[name](), torch.optim.Adadelta(model.parameters(), lr=0.5)
 
 
 def train(name, fuse):
