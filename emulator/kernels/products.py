@@ -215,9 +215,9 @@ def _by_native(
     kind = jnp.dtype(compute_dtype(a.dtype) if dtype is None else dtype)
     rounded = a.dtype == kind == jnp.bfloat16
     call = _call(matrices.problem, biased=bias is not None, rounded=rounded)
-    y = call_product(call, first, second, bias)
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
-    return y.reshape([sizes[c] for c in spec.out]).astype(kind)
+    shape = [sizes[c] for c in spec.out]
+    return call_product(call, first, second, bias, shape).astype(kind)
 
 
 def _native(p: Product) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-_ALIGNMENT = 64
-"""XLA uses host memory as its own if it starts at a multiple of this, and copies it otherwise."""
+from emulator.memory.aligned import ALIGNMENT
 
 
 class Zeros:
@@ -32,7 +31,7 @@ class Zeros:
     def __init__(self, forms: Iterable[tuple[tuple[int, ...], np.dtype]]) -> None:
         largest = max((math.prod(shape) * dtype.itemsize for shape, dtype in forms), default=0)
         # A shared mapping, which is Python's default, gets pages of its own when it is read.
-        self._block = mmap.mmap(-1, largest + _ALIGNMENT, flags=mmap.MAP_PRIVATE)
+        self._block = mmap.mmap(-1, largest + ALIGNMENT, flags=mmap.MAP_PRIVATE)
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of zeros; nobody may write to it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,11 @@ def has_product(call: ProductCall) -> bool:
 
 
 def call_product(
-    call: ProductCall, a: jax.Array, b: jax.Array, bias: jax.Array | None = None
+    call: ProductCall,
+    a: jax.Array,
+    b: jax.Array,
+    bias: jax.Array | None = None,
+    shape: Sequence[int] | None = None,
 ) -> jax.Array:
     """Compute products of matrices, accumulated in float32.
 
@@ -86,9 +91,11 @@ def call_product(
         call: Which.
         a, b: The factors; only the number of their elements is looked at.
         bias: What is added to each row, where ``call`` has one.
+        shape: Of the result, whose elements keep their order. XLA:CPU reshapes bfloat16 by way of
+            float32, which is a pass over the array.
 
     Returns:
-        ``(batch, m, n)``.
+        ``(batch, m, n)``, or the product in ``shape``.
 
     Raises:
         NotImplementedError: If :func:`has_product` says no.
@@ -98,11 +105,11 @@ def call_product(
         raise NotImplementedError(f"no native kernel computes {call}")
     dtype = jnp.bfloat16 if call.rounded else jnp.float32
     results = (
-        jax.ShapeDtypeStruct((call.batch, call.m, call.n), dtype),
+        jax.ShapeDtypeStruct((call.batch, call.m, call.n) if shape is None else shape, dtype),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),
     )
     attributes: dict[str, Any] = {name: np.int64(n) for name, n in call.numbers().items()}
     operands = (a, b) if bias is None else (a, b, bias)
-    shape = np.asarray(call.shape, np.int64)
-    result, _ = jax.ffi.ffi_call(_TARGET, results)(*operands, shape=shape, **attributes)
+    sizes = np.asarray(call.shape, np.int64)
+    result, _ = jax.ffi.ffi_call(_TARGET, results)(*operands, shape=sizes, **attributes)
     return result

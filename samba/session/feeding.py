@@ -12,6 +12,7 @@ import torch
 
 from emulator.counters import DeviceCounters
 from emulator.errors import RegionMismatch
+from emulator.memory.aligned import LEAST_ALIGNED, copy_aligned
 from pef_schema.errors import quoted
 from pef_schema.program import Graph, Program
 from samba.errors import ArgumentError, NoHostData, literal
@@ -80,9 +81,11 @@ class Feeder:
         self._index_checks = tuple(
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
         )
+        copies = (np.ndarray.copy, copy_aligned)
+        large = [program.regions[s.region].nbytes >= LEAST_ALIGNED for s in self.slots]
         self._rows = [
-            (slot.name, slot.shape, slot.dtype, slot.region, 0 not in slot.shape)
-            for slot in self.slots
+            (s.name, s.shape, s.dtype, s.region, 0 not in s.shape, copies[is_large])
+            for s, is_large in zip(self.slots, large, strict=True)
         ]
         self._deviations = Deviations()
         self._constants = dict(constants)
@@ -117,7 +120,7 @@ class Feeder:
                 feed = []
                 try:
                     for tensor, row in zip(inputs, self._rows, strict=True):
-                        name, shape, dtype, region, some = row
+                        name, shape, dtype, region, some, copy = row
                         if getattr(tensor, "_sn_name", "") != name or not tensor._has_data:
                             break
                         host = tensor.__dict__.get("_underlying", tensor)  # host_of, not called
@@ -125,7 +128,7 @@ class Feeder:
                             break
                         if some and not host.data_ptr():  # its memory was freed
                             break
-                        feed.append((region, view_host(host).copy()))
+                        feed.append((region, copy(view_host(host))))
                     else:
                         for place, check in self._index_checks:
                             check.check(feed[place][1])
