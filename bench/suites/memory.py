@@ -94,7 +94,7 @@ def peak_memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]
     Returns:
         ``baseline``: bytes resident with the libraries at work; ``peak``: the high-water mark;
         ``compiled``: this project's plans that were not in the cache; ``parts``: what this
-        project's steps leave resident beyond the baseline.
+        project's peak consists of beyond the baseline.
     """
     convert, tiny_step = prepare(contestant.contender, TINY)
     tiny_step(convert(TINY.batches()[0]))
@@ -111,12 +111,12 @@ def peak_memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]
         step(batch)
     peak = status_bytes("VmHWM", _STATUS.read_text())
     ours = contestant.contender == OURS
-    parts = _parts(before) if ours else {}
+    parts = _parts(before, peak - baseline) if ours else {}
     compiled = _compiled_plans() if ours else 0
     return {"baseline": baseline, "peak": peak, "compiled": compiled, "parts": parts}
 
 
-def _parts(before: Resident) -> Mapping[str, int]:
+def _parts(before: Resident, peak: int) -> Mapping[str, int]:
     from bench.peers.ours import loaded  # noqa: PLC0415  # the library of the contender
     from samba.session.loading import LoadedModel  # noqa: PLC0415  # as above
     from samba.session.memory import session_memory  # noqa: PLC0415  # as above
@@ -128,6 +128,7 @@ def _parts(before: Resident) -> Mapping[str, int]:
     return parts_of(
         before,
         resident_now(),
+        peak=peak,
         held=sum(size for _, size in memory.held),
         temporary=max((plan.temp for plan in plans), default=0),
         tensors=[(t.data_ptr(), t.nbytes) for t in program.model.state_dict().values()],

@@ -20,7 +20,7 @@ PARTS = (
     "free pieces of heaps",
     "code",
 )
-"""What the resident memory at the end of a step is divided into."""
+"""What the peak of a step is divided into; free pieces are what the others leave of it."""
 
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+ *(.*)$")
 _HEAP = re.compile(r'<heap nr="\d+">.*?</heap>', re.DOTALL)
@@ -36,14 +36,12 @@ class Resident:
     Args:
         files: Bytes of mapped files: the code of libraries.
         generated: Bytes of code that was generated in this process.
-        data: All other bytes.
         used: Bytes of the allocator that are in use.
         of_files: Addresses of mapped files: first, and the one behind the last.
     """
 
     files: int
     generated: int
-    data: int
     used: int
     of_files: tuple[tuple[int, int], ...]
 
@@ -62,19 +60,19 @@ def resident_of(smaps: Iterable[str], used: int) -> Resident:
     Example:
         >>> lines = ["10-20 r-xp 0 0:0 7 /lib/x.so", "Rss: 8 kB", "30-40 rw-p 0 0:0 0", "Rss: 4 kB"]
         >>> now = resident_of(lines, 0)
-        >>> now.files, now.generated, now.data, now.on_file(0x10), now.on_file(0x20)
-        (8192, 0, 4096, True, False)
+        >>> now.files, now.generated, now.on_file(0x10), now.on_file(0x20)
+        (8192, 0, True, False)
     """
-    sizes = {"files": 0, "generated": 0, "data": 0}
-    kind, of_files = "data", []
+    sizes = {"files": 0, "generated": 0}
+    kind, of_files = "", []
     for line in smaps:
         mapping = _MAPPING.match(line)
         if mapping is not None:
             first, end, access, name = mapping.groups()
-            kind = "files" if name.startswith("/") else "generated" if "x" in access else "data"
+            kind = "files" if name.startswith("/") else "generated" if "x" in access else ""
             if kind == "files":
                 of_files.append((int(first, 16), int(end, 16)))
-        elif line.startswith("Rss:"):
+        elif kind and line.startswith("Rss:"):
             sizes[kind] += 1024 * int(line.split()[1])
     return Resident(**sizes, used=used, of_files=tuple(of_files))
 
@@ -120,24 +118,26 @@ def parts_of(
     before: Resident,
     after: Resident,
     *,
+    peak: int,
     held: int,
     temporary: int,
     tensors: Sequence[tuple[int, int]],
 ) -> Mapping[str, int]:
-    """Divide what has become resident.
+    """Divide the peak of some steps.
 
     Args:
         before: With the libraries at work alone.
-        after: After some steps.
+        after: After the steps.
+        peak: Most bytes that were resident during the steps, beyond those before.
         held: Bytes that lie on the device.
-        temporary: Bytes that the executable takes while it runs; free after a step.
+        temporary: Bytes that the executable takes while it runs.
         tensors: Addresses and bytes of the model's tensors; those on file are not counted.
 
     Returns:
-        Bytes by name, in the order of ``PARTS``; they add up to what has become resident.
+        Bytes by name, in the order of ``PARTS``; they add up to the peak.
     """
     host = sum(size for address, size in tensors if not after.on_file(address))
-    used, data = after.used - before.used, after.data - before.data
+    objects = after.used - before.used - held - host
     code = after.files - before.files + after.generated - before.generated
-    sizes = (held, host, temporary, used - held - host, data - used - temporary, code)
-    return dict(zip(PARTS, sizes, strict=True))
+    free = peak - held - host - temporary - objects - code
+    return dict(zip(PARTS, (held, host, temporary, objects, free, code), strict=True))
