@@ -26,7 +26,7 @@ _LEAST = 200_000
 """Operations of a layer's recurrent products from which the native kernels are ahead."""
 
 _LEAST_ROWS = 2
-"""Rows of the batch that each thread has, at least."""
+"""Rows of the batch for each of the threads among which XLA would divide the product of a step."""
 
 
 def native_call(
@@ -43,8 +43,8 @@ def native_call(
 
     Returns:
         None where the layer is left to XLA: where there are no native kernels, for types that are
-        not computed in float32, for float16, for little work, and where a thread would have a
-        single row of the batch, since XLA divides the product of a step by columns.
+        not computed in float32, for float16, for little work, and for a batch of few rows whose
+        product of a step XLA divides among threads by columns.
     """
     if native_kernels() is None or gx.dtype != "float32":
         return None
