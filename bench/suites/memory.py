@@ -131,7 +131,7 @@ def _parts(before: Resident, peak: int) -> Mapping[str, int]:
         peak=peak,
         held=sum(size for _, size in memory.held),
         temporary=max((plan.temp for plan in plans), default=0),
-        tensors=[(t.data_ptr(), t.nbytes) for t in program.model.state_dict().values()],
+        tensors={t.data_ptr(): t.nbytes for t in program.model.state_dict().values()},
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +16,9 @@ PARTS = (
     "regions on the device",
     "tensors of the model on the host",
     "temporary memory of the step",
-    "objects of XLA, jax and Python",
-    "free pieces of heaps",
-    "code",
+    "objects of XLA and jax",
+    "free pieces of heaps, and Python's objects",
+    "mapped files and generated code",
 )
 """What the peak of a step is divided into; free pieces are what the others leave of it."""
 
@@ -121,7 +121,7 @@ def parts_of(
     peak: int,
     held: int,
     temporary: int,
-    tensors: Sequence[tuple[int, int]],
+    tensors: Mapping[int, int],
 ) -> Mapping[str, int]:
     """Divide the peak of some steps.
 
@@ -131,12 +131,12 @@ def parts_of(
         peak: Most bytes that were resident during the steps, beyond those before.
         held: Bytes that lie on the device.
         temporary: Bytes that the executable takes while it runs.
-        tensors: Addresses and bytes of the model's tensors; those on file are not counted.
+        tensors: Bytes of the model's tensors by their address; those on file are not counted.
 
     Returns:
         Bytes by name, in the order of ``PARTS``; they add up to the peak.
     """
-    host = sum(size for address, size in tensors if not after.on_file(address))
+    host = sum(size for address, size in tensors.items() if not after.on_file(address))
     objects = after.used - before.used - held - host
     code = after.files - before.files + after.generated - before.generated
     free = peak - held - host - temporary - objects - code

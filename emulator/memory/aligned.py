@@ -8,7 +8,7 @@ ALIGNMENT = 64
 """XLA uses host memory as its own if it starts at a multiple of this, and copies it otherwise."""
 
 LEAST_ALIGNED = 128 << 10
-"""Bytes from which a second copy takes longer than to look for the place of the first."""
+"""From so many bytes on, a second copy takes longer than finding an aligned place."""
 
 
 def copy_aligned(array: np.ndarray) -> np.ndarray:

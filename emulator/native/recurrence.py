@@ -142,8 +142,8 @@ def call_recurrence_gradient(
 
     Args:
         call: Which.
-        gates: Its gates over time; of a simple cell h. Of an LSTM and a GRU, a result takes its
-            memory.
+        gates: Its gates over time; of a simple cell h. Results take the memory of an LSTM's and a
+            GRU's gates, of a simple cell's ``dys``, and of ``dstate``.
         weight: Recurrent weight.
         kept: Of an LSTM c over time and first; of a GRU what the state gave to the new gate, h
             over time and first.

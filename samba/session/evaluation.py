@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -115,6 +116,7 @@ class Evaluator:
         self._slot, self._loaded = slot, loaded
         self._given = loaded.given if inputs is None else collect_inputs(model, inputs)
         self._parts: dict[Shapes, _Part] = {}
+        self._adding = threading.RLock()
         self._part = self._part_for(self._given)
         loaded.evaluators[next(_numbers)] = self
 
@@ -125,7 +127,7 @@ class Evaluator:
     @property
     def devices(self) -> tuple[Device, ...]:
         """A device for each form of inputs, the oldest first."""
-        return tuple([part.device for part in self._parts.values()])
+        return tuple([part.device for part in list(self._parts.values())])
 
     @property
     def output_tensors(self) -> tuple[SambaTensor, ...]:
@@ -246,7 +248,8 @@ class Evaluator:
             if not isinstance(leaf, torch.Tensor):
                 continue
             entry = next(tensors)
-            leaves[place] = leaf.new_empty(shapes.get(entry.name, leaf.shape))
+            shape = shapes.get(entry.name, leaf.shape)
+            leaves[place] = leaf.new_empty(shape, requires_grad=leaf.requires_grad)
             named.append(replace(entry, tensor=leaves[place]))
         args, kwargs = tree_unflatten(leaves, spec)
         reshaped = replace(given, args=args, kwargs=kwargs, tensors=tuple(named))
@@ -255,13 +258,14 @@ class Evaluator:
 
     def _part_for(self, given: TraceInputs) -> _Part:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])
-        part = self._parts.get(key)
-        if part is None:
-            part = self._new_part(given)
-            while len(self._parts) >= MOST_FORMS:
-                self._parts.pop(next(iter(self._parts)))
-            self._parts[key] = part
-        return part
+        with self._adding:  # two threads may come with a batch of one new form
+            part = self._parts.get(key)
+            if part is None:
+                part = self._new_part(given)
+                while len(self._parts) >= MOST_FORMS:
+                    self._parts.pop(next(iter(self._parts)))
+                self._parts[key] = part
+            return part
 
     def _new_part(self, given: TraceInputs) -> _Part:
         loaded = self._loaded

@@ -1,7 +1,7 @@
 // Recurrent layers over all their steps, in one direction, and their gradients.
 //
-// A thread has rows of the batch for itself, so none waits for another between two steps. The
-// weight is put once into the order in which the product of a step reads it.
+// A thread has rows of the batch for itself, so none waits for another between two steps. Each call
+// puts the weight once into the order in which the product of a step reads it.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -48,7 +48,8 @@ struct Recurrence {
   dnnl::memory::desc plain;                               // the weight as it lies
   dnnl::memory::desc packed;                              // the weight as products want it
   dnnl::reorder pack;
-  size_t pad = 0;  // bytes of a share's scratch memory for the primitive
+  dnnl::memory::desc packing;  // scratch memory for that
+  size_t pad = 0;              // bytes of a share's scratch memory for the primitive
 
   int64_t gates() const { return width * (cell == kLstm ? 4 : cell == kGru ? 3 : 1); }
   int64_t inner() const { return part == kForward ? width : gates(); }
@@ -64,7 +65,11 @@ struct Recurrence {
     return part == kForward && cell == kGru ? whole_lines(4 * most_rows() * gates()) : 0;
   }
   size_t share_bytes() const { return pad + factor_bytes() + product_bytes(); }
-  size_t wanted() const { return packed_bytes() + shares.size() * share_bytes(); }
+  // The weight is packed before the shares begin, in their scratch memory.
+  size_t wanted() const {
+    const size_t pack_bytes = reordered() ? packing.get_size() : 0;
+    return packed_bytes() + std::max(shares.size() * share_bytes(), pack_bytes);
+  }
   int64_t time(int64_t step) const {
     return reverse == (part == kForward) ? steps - 1 - step : step;
   }
@@ -131,7 +136,11 @@ std::unique_ptr<Recurrence> make_recurrence(const Sizes& shape, int64_t cell, in
     r->pad = std::max(r->pad, whole_lines(r->products.back()->scratch.get_size()));
   }
   if (r->reordered()) {
-    r->pack = dnnl::reorder({engine(), r->plain, engine(), r->packed});
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    const dnnl::reorder::primitive_desc pd(engine(), r->plain, engine(), r->packed, attr);
+    r->pack = dnnl::reorder(pd);
+    r->packing = pd.scratchpad_desc();
   }
   return r;
 }
@@ -190,8 +199,9 @@ constexpr size_t kWeight = 1;  // the operand that it is in every call
 
 // Operands: sums of the gates so far, weight, bias, first h, and c of an LSTM. Results: gates, then
 // for LSTM and GRU the states h and what else is kept.
-// Of a gradient: gates, weight, what was kept, first state, cotangents of the outputs and of the
-// last state. Results: of the gates, of a GRU's recurrent gates, of the first state.
+// Of a gradient: gates (of a simple cell h), weight, what was kept, the first state that is read,
+// cotangents of the outputs and of the last state. Results: gradients of the gates, of a GRU's
+// recurrent gates, of the first state.
 Signature signature_of(const Recurrence& r) {
   const int64_t state = r.batch * r.width, over_time = r.steps * state;
   const int64_t gates = r.steps * r.batch * r.gates(), weight = r.gates() * r.width;
@@ -220,7 +230,7 @@ Signature signature_of(const Recurrence& r) {
   }
 }
 
-// Where a share's rows of a step begin in an array over time, of a row of `width` elements.
+// Where the rows of a share begin, at a time, in an array whose rows have `width` elements.
 int64_t place(const Recurrence& r, int64_t share, int64_t time, int64_t width) {
   return (time * r.batch + r.shares[share].first) * width;
 }
@@ -320,7 +330,7 @@ bool holds(const ffi::AnyBuffer& buffer, ffi::DataType type, int64_t count) {
   return buffer.element_type() == type && buffer.element_count() == static_cast<size_t>(count);
 }
 
-// The arrays of a call, and its scratch memory as the last result; false where it has others.
+// Collects the arrays of a call; its scratch memory is the last result. False if it has others.
 bool take(const Recurrence& r, const ffi::RemainingArgs& operands,
           const ffi::RemainingRets& results, Arrays& arrays) {
   const Signature signature = signature_of(r);
@@ -355,17 +365,20 @@ bool take(const Recurrence& r, const ffi::RemainingArgs& operands,
 
 ffi::Error Execute(Recurrence* r, ffi::ThreadPool pool, ffi::RemainingArgs operands,
                    ffi::RemainingRets results) {
-  Arrays arrays;
-  if (!take(*r, operands, results, arrays)) {
-    return ffi::Error::InvalidArgument("recurrence: shapes or types are not those it was made for");
-  }
-  char* const memory = arrays.results.back();
-  void* weight = arrays.operands[kWeight];
   try {
+    Arrays arrays;
+    if (!take(*r, operands, results, arrays)) {
+      return ffi::Error::InvalidArgument(
+          "recurrence: shapes or types are not those it was made for");
+    }
+    char* const memory = arrays.results.back();
+    void* weight = arrays.operands[kWeight];
     if (r->reordered()) {
       OneThread one;
-      dnnl::memory from(r->plain, engine(), weight), to(r->packed, engine(), memory);
-      r->pack.execute(stream(), from, to);
+      r->pack.execute(stream(), {{DNNL_ARG_FROM, {r->plain, engine(), weight}},
+                                 {DNNL_ARG_TO, {r->packed, engine(), memory}},
+                                 {DNNL_ARG_SCRATCHPAD,
+                                  {r->packing, engine(), memory + r->packed_bytes()}}});
       weight = memory;
     }
     run_shares(pool, static_cast<int64_t>(r->shares.size()), [&](int64_t share) {

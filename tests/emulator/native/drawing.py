@@ -44,7 +44,7 @@ def main() -> None:
         done["products"] += test_drawn._check_product(case)
 
     @given(case=test_drawn_recurrences._layers())
-    @settings(max_examples=count // 6, deadline=None, database=None)
+    @settings(max_examples=max(1, count // 6), deadline=None, database=None)
     def layers(case: Any) -> None:
         done["layers"] += test_drawn_recurrences.check_layer(case)
 
