@@ -181,8 +181,9 @@ def _check_layer(case: _Case) -> bool:
         references.append(("torch", [*by_torch[0], *by_torch[0], *by_torch[1]]))
     for name, wanted in references:
         for ours, theirs in zip([*got, *slopes], wanted, strict=True):
-            finite = theirs[np.isfinite(theirs)]
-            scale = max(1.0, float(np.abs(finite).max(initial=0.0)))
+            # A weight's gradient is a sum of products of gates' gradients and inputs.
+            finite = np.concatenate([theirs.ravel(), arrays[0].ravel()])
+            scale = max(1.0, float(np.abs(finite[np.isfinite(finite)]).max(initial=0.0)))
             bound = _NARROW if case.narrow else _EACH_STEP * case.steps
             np.testing.assert_allclose(
                 ours, theirs, rtol=0, atol=scale * bound, err_msg=f"{case}, {name}"
