@@ -15,11 +15,11 @@ from typing import Any
 
 from bench.errors import WorkerFailed
 from bench.measurement import ALLOC, OURS, Results
+from bench.memory_parts import Resident, parts_of, resident_now
 from bench.models import HOST, suite_of
 from bench.peers import CONTENDERS, REFERENCE, prepare
 from bench.process import Contestant
 from bench.suites import Settings
-from bench.suites.memory_parts import Resident, parts_of, resident_now
 from emulator.counters import Source
 from emulator.memory.allocator import give_back_free_memory
 

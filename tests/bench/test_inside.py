@@ -8,11 +8,11 @@ import pytest
 
 from bench import models
 from bench.measurement import FULL
+from bench.memory_parts import PARTS, parts_of, resident_now
 from bench.process import Contestant, Worker
 from bench.suites.host import host_seconds
 from bench.suites.limit import copy, gemm, work
 from bench.suites.memory import peak_memory, status_bytes
-from bench.suites.memory_parts import PARTS, parts_of, resident_now
 from bench.suites.sections import WHOLE, seconds_in_parts, section_seconds
 from emulator.plans.linked import layers, parts
 from pef_schema.program import DType
