@@ -7,7 +7,7 @@ import numpy as np
 ALIGNMENT = 64
 """XLA uses host memory as its own if it starts at a multiple of this, and copies it otherwise."""
 
-LEAST_ALIGNED = 128 << 10
+LEAST_ALIGNED = 512 << 10
 """From so many bytes on, a second copy takes longer than finding an aligned place."""
 
 
