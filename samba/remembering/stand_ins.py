@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from samba.tracer.torch_internals import (
     tree_leaves,
 )
 from samba.tracer.user_code import is_user_file
+from samba.tracer.whole_functions import grouped_form
 
 _MOST_BYTES = 1 << 28
 """Bytes of constants that are read; more take longer than a trace."""
@@ -42,6 +44,18 @@ _PLAIN = (
 )
 _VALUE = torch.ops.aten._local_scalar_dense.default
 """What ``item()`` and a branch call."""
+_GROUPED = torch.ops.aten._grouped_mm.default
+
+
+def _grouped(mat_a: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+    """A grouped product on the meta device, which takes bfloat16 alone where a CPU takes more."""
+    result = _GROUPED if mat_a.dtype is torch.bfloat16 else grouped_form
+    return result(mat_a, *rest, **options)
+
+
+_FORMS_OF: Mapping[OpOverload, Callable[..., Any]] = MappingProxyType({_GROUPED: _grouped})
+"""What is called on the meta device in the place of an operation."""
+
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
 
@@ -222,7 +236,7 @@ class CallLog(TorchDispatchMode):
         elif _makes_tensors(func):
             options["device"] = _META
         try:
-            result = func(*metas, **options)
+            result = _FORMS_OF.get(func, func)(*metas, **options)
         except RuntimeError as error:
             raise Incomparable(str(func), f"needs the values of its tensors: {error}") from None
         if is_mutable(func):

@@ -205,11 +205,18 @@ def _operation() -> Callable[..., torch.Tensor]:
         return F.grouped_mm(mat_a, mat_b, offs=offs)
 
     operation = torch.library.custom_op("samba::grouped_mm", grouped_mm, mutates_args=())
-    operation.register_fake(_result)
+    operation.register_fake(grouped_form)
     return operation
 
 
-def _result(mat_a: torch.Tensor, mat_b: torch.Tensor, offs: torch.Tensor | None) -> torch.Tensor:
+def grouped_form(
+    mat_a: torch.Tensor, mat_b: torch.Tensor, offs: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A tensor of the form that a grouped product has, of any values.
+
+    Args:
+        mat_a, mat_b, offs: As of :func:`grouped_mm`.
+    """
     groups = () if offs is None else (offs.shape[0],)
     if mat_a.dim() == mat_b.dim():
         return mat_a.new_empty(*(groups or mat_a.shape[:-2]), mat_a.shape[-2], mat_b.shape[-1])

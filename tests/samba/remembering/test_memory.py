@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import samba
@@ -103,6 +104,39 @@ def test_a_run_remembers_too(pef: str, traces: list[Any], tmp_path: Path) -> Non
     assert losses(pef) == losses(pef)
     assert len(traces) == 2
     assert len(remembered(tmp_path)) == 1
+
+
+class Experts(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 8, 8, dtype=dtype))
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return F.grouped_mm(x, self.weight, offs=ends)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_are_remembered(
+    traces: list[Any], tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """The meta device takes bfloat16 alone."""
+
+    def given() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+        samba.session.reset()
+        model = samba.from_torch_model_(Experts(dtype))
+        x, ends = torch.ones(6, 8, dtype=dtype), torch.tensor([2, 6], dtype=torch.int32)
+        named = samba.from_torch_tensor(x, name="x"), samba.from_torch_tensor(ends, name="ends")
+        return model, named
+
+    model, inputs = given()
+    config = {"output_folder": str(tmp_path), "pef_name": "experts"}
+    pef = samba.session.compile(model, inputs, name="experts", inference=True, config_dict=config)
+    model, inputs = given()
+    outputs = utils.trace_graph(model, inputs, pef=pef)
+    assert len(traces) == 1
+    (product,) = samba.session.run(inputs, outputs)
+    assert samba.to_torch(product).unique().tolist() == [8]
+    samba.session.reset()
 
 
 @pytest.mark.parametrize("change", ["an attribute", "a buffer whose value is in the graph"])
