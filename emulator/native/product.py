@@ -79,11 +79,7 @@ def has_product(call: ProductCall) -> bool:
 
 
 def call_product(
-    call: ProductCall,
-    a: jax.Array,
-    b: jax.Array,
-    bias: jax.Array | None = None,
-    shape: Sequence[int] | None = None,
+    call: ProductCall, a: jax.Array, b: jax.Array, bias: jax.Array | None, shape: Sequence[int]
 ) -> jax.Array:
     """Compute products of matrices, accumulated in float32.
 
@@ -95,7 +91,7 @@ def call_product(
             float32, which is a pass over the array.
 
     Returns:
-        ``(batch, m, n)``, or the product in ``shape``.
+        The elements of ``(batch, m, n)`` in ``shape``.
 
     Raises:
         NotImplementedError: If :func:`has_product` says no.
@@ -105,7 +101,7 @@ def call_product(
         raise NotImplementedError(f"no native kernel computes {call}")
     dtype = jnp.bfloat16 if call.rounded else jnp.float32
     results = (
-        jax.ShapeDtypeStruct((call.batch, call.m, call.n) if shape is None else shape, dtype),
+        jax.ShapeDtypeStruct(shape, dtype),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),
     )
     attributes: dict[str, Any] = {name: np.int64(n) for name, n in call.numbers().items()}

@@ -138,7 +138,7 @@ def call_recurrence_gradient(
     dys: jax.Array,
     dstate: tuple[jax.Array, ...],
 ) -> tuple[jax.Array, ...]:
-    """The gradients of :func:`call_recurrence` but those of weight and bias.
+    """The gradients of :func:`call_recurrence`, without those of weight and bias.
 
     Args:
         call: Which.

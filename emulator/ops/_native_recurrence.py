@@ -23,8 +23,8 @@ _NARROW = frozenset({"avx512_bf16", "amx_bf16"})
 """Extensions with which bfloat16 products are ahead of XLA's."""
 
 _LEAST = 200_000
-"""Operations of a layer's recurrent products from which the native kernels are ahead, but for some
-simple float32 layers of few rows, which take up to 1.15 of XLA's time."""
+"""From so many operations of a layer's recurrent products on, the native kernels are ahead. Simple
+float32 layers of few rows are an exception: some take 1.15 of XLA's time."""
 
 _LEAST_ROWS = 2
 """Rows of the batch for each of the threads among which XLA would divide the product of a step."""

@@ -144,7 +144,6 @@ class SambaSession(SessionParts):
                 model,
                 inputs,
                 optimizers,
-                name=program_name,
                 settings=settings,
                 loss_indices=loss_indices,
                 metadata=pef_metadata,

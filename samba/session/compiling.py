@@ -48,7 +48,6 @@ def compile_pef(
     inputs: Any,
     optimizers: Any,
     *,
-    name: str,
     settings: CompileSettings,
     loss_indices: Sequence[Any] | None,
     metadata: Mapping[str, Any] | None,
@@ -57,8 +56,7 @@ def compile_pef(
 
     Args:
         model, inputs, optimizers: As in ``session.compile``.
-        name: Name of the program.
-        settings: Output path and options.
+        settings: Name of the program, output path and options.
         loss_indices: Outputs that are losses.
         metadata: Text to store.
 
@@ -73,7 +71,9 @@ def compile_pef(
     losses = loss_index_tuple(loss_indices)
     options = replace(settings, loss_indices=losses, metadata=_text(metadata, settings))
     path = settings.pef.absolute()
-    with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
+    with stages(
+        f"compile {settings.name}", "tracing", "cutting into sections", "writing the PEF"
+    ) as stage:
         stage.start("tracing")
         given = collect_inputs(model, inputs)
         memory = open_memory(model, given, inference=settings.inference)
@@ -88,7 +88,9 @@ def compile_pef(
         digest = _write(path, program, settings)
         if memory is not None:
             memory.keep(with_kept_state(traced), program.graphs[0], pef=digest)
-    tell_start(name, *[f"{what} {seconds_text(took)}" for what, took in stage.seconds.items()])
+    tell_start(
+        settings.name, *[f"{what} {seconds_text(took)}" for what, took in stage.seconds.items()]
+    )
     if line := losses_line(program):
         say(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(listed))):
@@ -114,7 +116,6 @@ def say_created(path: Path, *, seconds: float, otherwise: str) -> None:
 def compile_graphs(
     graphs: Sequence[Traced],
     *,
-    name: str,
     settings: CompileSettings,
     mapping: str,
     metadata: Mapping[str, Any] | None,
@@ -124,8 +125,7 @@ def compile_graphs(
 
     Args:
         graphs: The graphs, in their order in the PEF.
-        name: Name of the program.
-        settings: Output path and options.
+        settings: Name of the program, output path and options.
         mapping: Mapping that takes the place of the configured one, empty for that.
         metadata: Text to store.
         write: Whether to write the files.
@@ -141,7 +141,7 @@ def compile_graphs(
         settings, mapping=mapping or settings.mapping, metadata=_text(metadata, settings)
     )
     path = settings.pef.absolute()
-    with stages(f"compile {name}", "cutting into sections", "writing the PEF") as stage:
+    with stages(f"compile {settings.name}", "cutting into sections", "writing the PEF") as stage:
         stage.start("cutting into sections")
         lowered = [apply_arithmetic(traced, settings.arithmetic) for traced in graphs]
         program = build_program(lowered, (), options)

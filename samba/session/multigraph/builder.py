@@ -216,7 +216,6 @@ class GraphBuilder:
         start = time.perf_counter()
         path = compile_graphs(
             [part.traced for part in parts],
-            name=program_name,
             settings=compile_settings(
                 name=program_name, config=config_dict, inference=True, is_split_batch=False
             ),
