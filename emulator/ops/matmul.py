@@ -33,8 +33,8 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     else:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         shape = (*x.shape[:-1], weight.shape[0])
-        if x.dtype in LOW:
-            biases = () if bias is None else (bias,)
+        if x.dtype in LOW and (bias is None or bias.ndim < 2):
+            biases = () if bias is None else (broadcast_to(bias, weight.shape[:1]),)
             return rounded("ni,oi->no", bool(biases), rows, weight, *biases).reshape(shape)
         y = contract("ni,oi->no", rows, weight).reshape(shape)
     return (y if bias is None else y + broadcast_to(widen(bias), y.shape)).astype(x.dtype)

@@ -162,6 +162,12 @@ def test_half_types() -> None:
     check_narrow("aten.einsum.default", "bij,bkj->bik", randn((2, 3, 16), (2, 5, 16)))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 256), (320, 256)])
+def test_a_bias_is_broadcast(shape: Shape) -> None:
+    """Also by oneDNN, which takes so large a product of 16-bit numbers where it can."""
+    check_narrow("aten.linear.default", *randn((320, 64), (256, 64), shape))
+
+
 NAME = "aten._grouped_mm.default"
 
 
