@@ -26,7 +26,8 @@ from bench.gate import (
     tree_of,
     write_verdicts,
 )
-from bench.kernels import kinds, measured, title
+from bench.kernel_problems import kinds, title
+from bench.kernels import measured
 from bench.measurement import Results, check_one_processor, environment, load
 from bench.models import STEP_SUITES
 from bench.output import check_outputs, write_json, write_text

@@ -1,17 +1,17 @@
 """Times of the native kernels beside XLA's and torch's: ``python -m bench kernels``.
 
-The candidates for a product or a convolution, and torch's kernel, are timed in turns, on the shapes
-of layers that people train.
+The candidates for a product or a convolution, and torch's kernel, are timed in turns; recurrent
+layers with the native kernels and without them.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -21,117 +21,19 @@ import torch
 from jax import lax
 from jax.sharding import SingleDeviceSharding
 
+from bench.kernel_problems import Problem, Recurrence
 from bench.process import seconds_of
 from emulator.kernels import convolutions, products as product_kernels
+from emulator.kernels.precision import compute_dtype
 from emulator.kernels.problems import Convolution, Part, Product, applicable
 from emulator.kernels.products import Spec
-from emulator.kernels.windows import Window
 from emulator.native.library import without_native
+from emulator.native.recurrence import Cell
+from emulator.ops._native_recurrence import native_call
+from emulator.ops.registry import load_ops
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import trace_planned
 from emulator.plans.xla_options import xla_options
-
-__all__ = ["kinds", "measured", "title"]
-
-_ROWS = (1, 8, 32, 96, 256, 1024, 4096)
-_LAYERS = (
-    *((64, 64), (64, 256), (256, 64), (128, 128), (256, 10), (256, 120), (784, 128)),
-    *((128, 512), (256, 1024), (512, 2048), (384, 384), (384, 1536), (1536, 384)),
-    *((768, 768), (1024, 1000), (1024, 1024), (384, 8192), (512, 5000), (27, 64), (576, 64)),
-)
-"""Input and output features of linear layers."""
-
-_HEADS = tuple(itertools.product((8, 24, 96, 384), (16, 64, 128, 256, 512), (32, 64)))
-"""Heads of all sequences together, their length, and features of a head."""
-
-_MOST = 15 * 10**9
-"""Floating point operations of the largest problem: half a second on a slow core."""
-
-_IMAGES = (
-    # images, channels, size, features, kernel, stride, groups
-    *((32, 1, 28, 6, 5, 1, 1), (32, 6, 12, 16, 5, 1, 1), (256, 1, 28, 6, 5, 1, 1)),
-    *((1, 1, 28, 6, 5, 1, 1), (1, 6, 12, 16, 5, 1, 1), (256, 6, 12, 16, 5, 1, 1)),
-    *((32, 3, 32, 64, 3, 1, 1), (8, 3, 64, 16, 3, 1, 1), (8, 3, 64, 32, 3, 2, 1)),
-    *((4, 16, 64, 16, 3, 1, 1), (4, 32, 64, 32, 3, 1, 1), (4, 32, 32, 64, 3, 1, 1)),
-    *((8, 128, 16, 64, 3, 1, 1), (8, 64, 64, 32, 3, 1, 1), (8, 192, 32, 64, 3, 1, 1)),
-    *((32, 64, 32, 64, 3, 1, 1), (32, 128, 16, 128, 3, 1, 1), (32, 256, 8, 256, 3, 1, 1)),
-    *((32, 512, 4, 512, 3, 1, 1), (32, 64, 32, 128, 3, 2, 1), (32, 128, 16, 256, 3, 2, 1)),
-    *((32, 256, 8, 512, 3, 2, 1), (8, 64, 32, 64, 3, 2, 1), (4, 3, 64, 64, 7, 2, 1)),
-    *((32, 64, 32, 128, 1, 2, 1), (32, 128, 16, 256, 1, 2, 1), (32, 256, 8, 512, 1, 2, 1)),
-    *((16, 64, 32, 128, 1, 1, 1), (16, 32, 32, 192, 1, 1, 1), (16, 192, 32, 32, 1, 1, 1)),
-    *((16, 256, 8, 512, 1, 1, 1), (4, 64, 64, 10, 1, 1, 1), (8, 3, 32, 128, 4, 4, 1)),
-    *((16, 128, 8, 64, 4, 2, 1), (16, 64, 16, 128, 4, 2, 1), (16, 32, 32, 64, 4, 2, 1)),
-    *((16, 3, 64, 32, 4, 2, 1), (16, 256, 4, 128, 4, 2, 1), (4, 32, 32, 32, 2, 2, 1)),
-    *((8, 16, 64, 32, 2, 2, 1), (8, 32, 32, 64, 2, 2, 1), (4, 3, 224, 768, 16, 16, 1)),
-    *((16, 32, 32, 32, 3, 1, 32), (16, 128, 16, 128, 3, 1, 128), (16, 64, 32, 64, 3, 2, 64)),
-    *((16, 256, 8, 256, 3, 1, 256), (8, 96, 16, 96, 7, 1, 96), (16, 128, 16, 128, 3, 2, 128)),
-    *((16, 64, 16, 64, 3, 1, 8), (16, 128, 16, 128, 3, 1, 32)),
-)
-_SEQUENCES = (
-    # sequences, channels, length, features, kernel, dilation, groups
-    *((8, 1, 1024, 32, 2, 1, 1), (8, 32, 1024, 32, 2, 1, 1), (8, 32, 1024, 64, 2, 8, 1)),
-    *((8, 32, 1024, 32, 3, 4, 1), (8, 64, 512, 64, 3, 1, 1), (16, 64, 256, 128, 5, 1, 1)),
-    *((8, 32, 1024, 64, 1, 1, 1), (8, 64, 1024, 256, 1, 1, 1), (8, 64, 512, 64, 3, 64, 1)),
-    *((8, 64, 256, 64, 3, 1, 64), (8, 256, 128, 256, 5, 1, 256)),
-)
-_VOLUMES = ((2, 1, 16, 8, 3, 1, 1), (2, 8, 16, 16, 3, 1, 1), (2, 16, 16, 32, 3, 2, 1))
-
-
-def padding(kernel: int, stride: int, dilation: int) -> int:
-    """Elements before and after an axis: half of a window's reach, none where they do not overlap.
-
-    Args:
-        kernel, stride, dilation: Along the axis.
-
-    Example:
-        >>> padding(3, 1, 2), padding(4, 4, 1)
-        (2, 0)
-    """
-    return 0 if kernel == stride else dilation * (kernel - 1) // 2
-
-
-def product_problems() -> Iterator[Product]:
-    """Products of linear layers and of attention, forward and of both gradients."""
-    for dtype in ("float32", "bfloat16"):
-        for rows, (i, o) in itertools.product(_ROWS, _LAYERS):
-            if 2 * rows * i * o > _MOST:
-                continue
-            for m, k, n, a, b in (
-                (rows, i, o, False, True),
-                (rows, o, i, False, False),
-                (o, rows, i, True, False),
-            ):
-                yield Product(dtype=dtype, turned_a=a, turned_b=b, batch=1, m=m, k=k, n=n)
-        for batch, t, d in _HEADS:
-            if 2 * batch * t * t * d > _MOST // 4:
-                continue
-            for m, k, n, a, b in (
-                (t, d, t, False, True),
-                (t, t, d, False, False),
-                (t, t, d, True, False),
-            ):
-                yield Product(dtype=dtype, turned_a=a, turned_b=b, batch=batch, m=m, k=k, n=n)
-
-
-def convolution_problems() -> Iterator[Convolution]:
-    """Convolutions over one, two and three axes, forward and both gradients."""
-    shapes = [(2, *row[:6], 1, row[6]) for row in _IMAGES]
-    shapes += [(1, *row[:5], 1, *row[5:]) for row in _SEQUENCES]
-    shapes += [(3, *row[:6], 1, row[6]) for row in _VOLUMES]
-    for n, batch, channels, size, features, kernel, stride, dilation, groups in shapes:
-        side = padding(kernel, stride, dilation)
-        window = Window(
-            kernel=(kernel,) * n,
-            stride=(stride,) * n,
-            dilation=(dilation,) * n,
-            low=(side,) * n,
-            high=(side,) * n,
-            out=((size + 2 * side - dilation * (kernel - 1) - 1) // stride + 1,) * n,
-        )
-        data, kernels = (batch, channels, *(size,) * n), (features, channels // groups)
-        for part in Part:
-            yield Convolution.of(part, "float32", data, (*kernels, *window.kernel), window, groups)
-
 
 _HOPELESS = 6.0
 """Time over the best one's from which a candidate is timed no more."""
@@ -140,8 +42,6 @@ _CHAIN = 16
 _SMALL = 2 * 10**7
 """How often a problem of at most so many operations is computed in one executable: a step has many
 of them, and starting an executable takes longer than one."""
-
-Problem = Product | Convolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,38 +57,6 @@ class Trial:
     name: str
     count: int
     call: Callable[[], object]
-
-
-def title(p: Problem) -> str:
-    """A problem in one line.
-
-    Example:
-        >>> shape = {"turned_a": False, "turned_b": True, "batch": 1, "m": 8, "k": 2, "n": 3}
-        >>> title(Product(dtype="float32", **shape))
-        'product float32 nt 1x8x2x3'
-    """
-    if isinstance(p, Product):
-        form = "".join("t" if turned else "n" for turned in (p.turned_a, p.turned_b))
-        return f"product {p.dtype} {form} {p.batch}x{p.m}x{p.k}x{p.n}"
-    w = p.window
-    sizes = "x".join(map(str, (p.batch, *p.size, p.channels, p.features)))
-    part = p.part.name.lower().replace("_", " ")
-    rest = f"kernel {w.kernel[0]} stride {w.stride[0]} dilation {w.dilation[0]} groups {p.groups}"
-    return f"convolution {len(p.size)}d {part} {sizes} {rest}"
-
-
-def kinds(text: str) -> list[Problem]:
-    """Problems of this file whose titles hold a text.
-
-    Args:
-        text: A part of :func:`title`.
-
-    Example:
-        >>> {p.part.name for p in kinds("2d weight gradient")}
-        {'WEIGHT_GRADIENT'}
-    """
-    every: list[Problem] = [*convolution_problems(), *product_problems()]
-    return [problem for problem in every if text in title(problem)]
 
 
 def _array(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> jax.Array:
@@ -287,6 +155,51 @@ def _convolution_trials(p: Convolution, rng: np.random.Generator) -> Iterator[Tr
     )
 
 
+_LAYERS: Mapping[Cell, tuple[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        Cell.LSTM: ("aten.lstm.input", torch.lstm),
+        Cell.GRU: ("aten.gru.input", torch.gru),
+        Cell.TANH: ("aten.rnn_tanh.input", torch.rnn_tanh),
+    }
+)
+"""Each cell's layer: its operation, and torch's function of the same arguments."""
+
+_HOW = (True, 1, 0.0, True, False, False)
+"""With biases, one layer, no dropout, in training, one direction, steps first."""
+
+
+def _recurrence_trials(p: Recurrence, rng: np.random.Generator) -> Iterator[Trial]:
+    """A layer is computed once in an executable: its steps follow one another anyway."""
+    name, layer = _LAYERS[p.cell]
+    lower = load_ops()[name].lower
+    x = _array(rng, (p.steps, p.batch, p.inputs), p.dtype)
+    g = _array(rng, (p.steps, p.batch, p.width), p.dtype)
+    shapes = ((p.gates, p.inputs), (p.gates, p.width), (p.gates,), (p.gates,))
+    weights = [0.1 * _array(rng, shape, p.dtype) for shape in shapes]
+    first = jnp.zeros((1, p.batch, p.width), p.dtype)
+    states = (first, first) if p.cell is Cell.LSTM else first
+
+    def compute(x: jax.Array, g: jax.Array, *weights: jax.Array) -> Any:
+        def outputs(x: jax.Array, *weights: jax.Array) -> jax.Array:
+            return lower(x, states, weights, *_HOW)[0]
+
+        return jax.vjp(outputs, x, *weights)[1](g)
+
+    gates = jax.ShapeDtypeStruct((p.steps, p.batch, p.gates), compute_dtype(x.dtype))
+    if native_call(p.cell, False, gates, weights[1], (first[0],)) is not None:
+        yield _compile_trial("native", compute, (x, g, *weights), 1)
+    yield _compile_trial("xla", compute, (x, g, *weights), 1)
+    data, *tensors = [_torch(a).requires_grad_() for a in (x, *weights)]
+    cotangent, start = _torch(g), _torch(first)
+    start = (start, start) if p.cell is Cell.LSTM else start
+
+    def by_torch() -> object:
+        y = layer(data, start, tensors, *_HOW)[0]
+        return torch.autograd.grad(y, [data, *tensors], cotangent)
+
+    yield Trial(name="torch", count=1, call=by_torch)
+
+
 def _seconds(call: Callable[[], object], count: int) -> float:
     return seconds_of(lambda: [call() for _ in range(count)]) / count
 
@@ -323,8 +236,11 @@ def measured(
     """
     rng = np.random.default_rng(0)
     for problem in dict.fromkeys(problems):
-        if isinstance(problem, Product):
-            trials = [*_product_trials(problem, rng)]
-        else:
-            trials = [*_convolution_trials(problem, rng)]
+        match problem:
+            case Product():
+                trials = [*_product_trials(problem, rng)]
+            case Convolution():
+                trials = [*_convolution_trials(problem, rng)]
+            case Recurrence():
+                trials = [*_recurrence_trials(problem, rng)]
         yield problem, _times(trials, rounds, seconds)

@@ -131,14 +131,18 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
 
 
 def load_kept(
-    kept: KeptExecutable, options: dict[str, Any], where: jax.sharding.Sharding
+    kept: KeptExecutable,
+    options: dict[str, Any],
+    takes: Sequence[jax.sharding.Sharding],
+    gives: Sequence[jax.sharding.Sharding],
 ) -> Executable | None:
     """Load an executable that an earlier process compiled; nothing of it is lowered.
 
     Args:
         kept: The executable.
         options: XLA's options for it.
-        where: The device that runs it.
+        takes: The devices that have its arguments, and their parts of each.
+        gives: The same of its results.
 
     Returns:
         None if it is not in the cache any more.
@@ -157,12 +161,15 @@ def load_kept(
         made = {form: jax.lax.full(form.shape, 0, form.dtype) for form in forms}
         return tuple([made[form] for form in kept.gives])
 
-    takes = [jax.ShapeDtypeStruct(f.shape, f.dtype, sharding=where) for f in kept.takes]
+    arguments = [
+        jax.ShapeDtypeStruct(form.shape, form.dtype, sharding=place)
+        for form, place in zip(kept.takes, takes, strict=True)
+    ]
     donated = tuple(range(kept.donated))
     jitted = cast("Any", jax).jit(
-        stand_in, donate_argnums=donated, keep_unused=True, out_shardings=where
+        stand_in, donate_argnums=donated, keep_unused=True, out_shardings=tuple(gives)
     )
-    lowered = jitted.lower(*takes)
+    lowered = jitted.lower(*arguments)
     client = _Client(lowered._lowering.compile_args["backend"], files, name=kept.name)
     try:
         compiled = _compiled(lowered, options, client)

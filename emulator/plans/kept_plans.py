@@ -93,11 +93,11 @@ class KeptPlans:
             whole: Whether it has to be one executable.
 
         Returns:
-            The name; empty where plans are not kept: of several chips, where executables are not
-            kept, and where operations or functions are in use whose code is not this project's.
+            The name; empty where plans are not kept: of several processes' chips, where executables
+            are not kept, and where operations or functions are in use whose code is not this
+            project's.
         """
-        chips = self._chips
-        if chips.count > 1 or chips.processes or not are_kept():
+        if self._chips.processes or not are_kept():
             return ""
         if has_foreign_ops() or not is_as_imported():
             return ""
@@ -156,9 +156,9 @@ class KeptPlans:
 
     @cached_property
     def _surroundings(self) -> bytes:
-        first = self._chips.first
-        options = sorted(xla_options(first).items())
-        return repr((surroundings([first]), options, FILES)).encode()
+        chips = self._chips
+        options = sorted(xla_options(chips.first).items())
+        return repr((surroundings(chips.devices), chips.split.name, options, FILES)).encode()
 
 
 def _results(

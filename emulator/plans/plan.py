@@ -20,7 +20,6 @@ from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import MeasuredMemory, check_plan, measured_memory
 from emulator.memory.pool import Placement
-from emulator.mesh.chips import Chips
 from emulator.plans.calls import direct_call, ended_call, joint_call, operation_of, taker
 from emulator.plans.composition import Composition, composed
 from emulator.plans.executable_cache import ArrayForm, Executable, compiled_or_kept, load_kept
@@ -251,7 +250,7 @@ def _recalled(
         kept.forget(key)
         return None
     with ThreadPoolExecutor(1, "emulator-load") as pool:  # XLA loads without the interpreter's lock
-        loading = pool.submit(_load, found, placement.chips)
+        loading = pool.submit(_load, found, composition, placement)
         if meanwhile is not None:
             meanwhile(buffers)
         loaded = loading.result()
@@ -268,12 +267,21 @@ def _recalled(
     return _Made(call=call, executables=compiled, memory=found.memory, making=making)
 
 
-def _load(found: KeptPlan, chips: Chips) -> list[Executable] | None:
+def _load(
+    found: KeptPlan, composition: Composition, placement: Placement
+) -> list[Executable] | None:
     """Load the executables of a plan; None if one is not in the cache any more."""
+    chips = placement.chips
     loaded: list[Executable] = []
     with wide_types():  # jax's settings are those of a thread
         for about in found.executables:
-            executable = load_kept(about, xla_options(chips.first), chips.sharding(-1))
+            if chips.count > 1:  # the plan is one executable
+                takes = [placement.sharding(home) for home in composition.signature.takes]
+                gives = _result_places(composition, placement)
+            else:
+                takes = [chips.sharding(-1)] * len(about.takes)
+                gives = [chips.sharding(-1)] * len(about.gives)
+            executable = load_kept(about, xla_options(chips.first), takes, gives)
             if executable is None:
                 return None
             loaded.append(executable)
@@ -361,10 +369,14 @@ def jit_settings(composition: Composition, placement: Placement | None) -> dict[
     donated = () if composition.watched else tuple(range(composition.signature.donated))
     settings: dict[str, Any] = {"donate_argnums": donated, "keep_unused": True}
     if placement is not None and placement.chips.count > 1:
-        gives = [placement.sharding(home) for home in composition.signature.gives]
-        on_each = placement.chips.sharding(-1)
-        settings["out_shardings"] = (*gives, *[on_each] * len(composition.watched))
+        settings["out_shardings"] = tuple(_result_places(composition, placement))
     return settings
+
+
+def _result_places(composition: Composition, placement: Placement) -> list[jax.sharding.Sharding]:
+    """How the results of composed steps are divided among chips: what it writes, what it checks."""
+    gives = [placement.sharding(home) for home in composition.signature.gives]
+    return [*gives, *[placement.chips.sharding(-1)] * len(composition.watched)]
 
 
 @contextmanager

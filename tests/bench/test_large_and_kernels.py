@@ -9,7 +9,7 @@ import pytest
 import samba
 from bench import __main__ as bench, models, targets
 from bench.errors import LossesDiffer, StatesDiffer
-from bench.kernels import kinds, title
+from bench.kernel_problems import kinds, title
 from bench.measurement import OURS, Results
 from bench.peers import DDP, REPLICA
 from bench.peers.torch_step import to_torch
@@ -40,6 +40,17 @@ def test_kinds_are_chosen_by_a_part_of_their_title() -> None:
     assert found
     assert all("2d weight gradient" in title(problem) for problem in found)
     assert not kinds("4d")
+
+
+def test_a_recurrent_layer_is_timed_with_its_gradients(capsys: pytest.CaptureFixture[str]) -> None:
+    only = "--only=recurrence float32 lstm 20x2"
+    assert bench.main(["kernels", "--rounds=1", "--round-seconds=0.001", only]) == 0
+    _, row = capsys.readouterr().out.splitlines()
+    layer, _, rates = row.partition(": ")
+    assert layer == "recurrence float32 lstm 20x2x32x64"
+    ways = dict(part.rsplit(" ", 1) for part in rates.split(", "))
+    assert {"xla", "torch"} <= set(ways)
+    assert all(float(rate) > 0 for rate in ways.values())
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emulator.kept_files import CACHE_VARIABLE
 from emulator.memory.budget import LIMIT_VARIABLE
 from samba.errors import ArgumentError
 from samba.session import loading
@@ -113,6 +114,35 @@ def test_fourier_transforms_along_an_axis_that_is_divided(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout
     assert "'passed': " in done.stdout
     assert "failed" not in done.stdout
+
+
+_TRAIN = """
+import sys
+from pathlib import Path
+from emulator.plans.kept_plans import KeptPlans
+from tests.samba.mesh.worker import train
+def refuse(*args):
+    raise AssertionError("it is traced again")
+if sys.argv[2] == "again":
+    KeptPlans.keep = refuse
+for split in ("weight", "batch"):
+    print(train("wide", Path(sys.argv[1]), 2, split))
+"""
+
+
+def test_a_later_process_traces_no_plan_again(tmp_path: Path) -> None:
+    env = os.environ | {"XLA_FLAGS": host_devices(2), CACHE_VARIABLE: str(tmp_path / "kept")}
+    first, again = [
+        finished([sys.executable, "-c", _TRAIN, str(tmp_path), when], cwd=ROOT, env=env)
+        for when in ("first", "again")
+    ]
+    assert first.returncode == 0, first.stderr
+    assert [*(tmp_path / "kept" / "plans").iterdir()]
+    results = [
+        [line for line in done.stdout.splitlines() if line.startswith("{")] for done in (first, again)
+    ]
+    assert len(results[0]) == 2
+    assert results[1] == results[0], again.stderr
 
 
 def test_chips_that_are_not_there(lenet: Any) -> None:
