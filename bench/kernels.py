@@ -185,7 +185,7 @@ def _recurrence_trials(p: Recurrence, rng: np.random.Generator) -> Iterator[Tria
 
         return jax.vjp(outputs, x, *weights)[1](g)
 
-    gates = jax.ShapeDtypeStruct((p.steps, p.batch, p.gates), compute_dtype(x.dtype))
+    gates = jnp.zeros((p.steps, p.batch, p.gates), compute_dtype(x.dtype))
     if native_call(p.cell, False, gates, weights[1], (first[0],)) is not None:
         yield _compile_trial("native", compute, (x, g, *weights), 1)
     yield _compile_trial("xla", compute, (x, g, *weights), 1)

@@ -139,7 +139,8 @@ def test_a_later_process_traces_no_plan_again(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert [*(tmp_path / "kept" / "plans").iterdir()]
     results = [
-        [line for line in done.stdout.splitlines() if line.startswith("{")] for done in (first, again)
+        [line for line in done.stdout.splitlines() if line.startswith("{")]
+        for done in (first, again)
     ]
     assert len(results[0]) == 2
     assert results[1] == results[0], again.stderr
