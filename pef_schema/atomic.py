@@ -71,7 +71,12 @@ def write_together(
         PefUnwritable: If anything fails; all old files are then untouched, unless the message says
             that the new one is in place.
     """
-    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        folder = os.path.dirname(os.path.abspath(path))
+    except OSError:
+        raise PefUnwritable(
+            "the working folder has been removed", path=path, hint="Change to another folder."
+        ) from None
     drafts: list[_Draft] = []
     try:
         for name, content in ((path, chunks), *companions.items()):

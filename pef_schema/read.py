@@ -127,11 +127,7 @@ def _open_file(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        raise PefMissing(
-            f"there is no file {quoted(os.path.abspath(path), 1024)} "
-            f"(working folder {quoted(os.getcwd(), 1024)})",
-            path=path,
-        ) from None
+        raise PefMissing(f"there is no file {_whole_path(path)}", path=path) from None
     except ValueError as error:
         raise PefMissing(f"{path!r} is not a path: {error}", path=path) from None
     except OSError as error:
@@ -150,6 +146,16 @@ def _open_file(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
         yield fetch, status.st_size, path
     finally:
         os.close(descriptor)
+
+
+def _whole_path(path: str) -> str:
+    """A path from the root on, and the working folder, for whoever looks for the file."""
+    try:
+        places = os.path.abspath(path), os.getcwd()
+    except OSError:
+        return quoted(path, 1024) + " (the working folder has been removed)"
+    whole, folder = [quoted(place, 1024) for place in places]
+    return whole + f" (working folder {folder})"
 
 
 def _pread(descriptor: int, start: int, count: int, path: str) -> bytes:

@@ -45,6 +45,21 @@ def test_missing(reader: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.path == "out/net.pef"
 
 
+@pytest.mark.parametrize("path", ["net.pef", "/net.pef"])
+def test_a_working_folder_that_is_gone(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever asks for its name fails, also where the path does not depend on it."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for reader in (read_pef, read_info):
+        with pytest.raises(PefMissing, match="the working folder has been removed"):
+            reader(path)
+    with pytest.raises(PefUnwritable, match=r"has been removed\. Change to another folder"):
+        write_pef("net.pef", inference())
+
+
 def test_file_as_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(PefMissing):
