@@ -14,7 +14,7 @@ class Limits:
         metadata: Bytes of the FlatBuffer.
         expanded: Bytes of all strings and vectors of the FlatBuffer, shared ones counted at each
             use, so that a small file cannot stand for a huge program.
-        items: Numbers and strings in vectors, shared ones counted at each use.
+        items: Numbers and strings in vectors and vtables, shared ones counted at each use.
         memory: Bytes that a program may take up in memory while it is read, by a careful estimate,
             beyond one and a half times the size of the FlatBuffer; what is shared counts once.
         tables: FlatBuffers tables.

@@ -264,6 +264,7 @@ class _Walk:
         if vtable_size < 4 or vtable_size % 2 or vtable + vtable_size > self.size:
             raise self.malformed(f"vtable of {table.name} has size {vtable_size}", vtable)
         self.count_bytes(vtable_size, vtable)
+        self.count_items(vtable_size // 2, vtable)  # they may overlap, and each entry is looked at
         if table_size < _OFFSET_SIZE:
             raise self.malformed(f"table {table.name} has size {table_size}", vtable)
         starts = struct.unpack_from(f"<{vtable_size // 2 - 2}H", self.data, vtable + 4)
@@ -381,7 +382,10 @@ class _Walk:
         self.count_memory(count * _TABLE_BYTES, position)
 
     def count_items(self, count: int, position: int) -> None:
-        """Spend the budget of numbers and strings in vectors; shared ones count at each use."""
+        """Spend the budget of numbers and strings in vectors, of vtables too.
+
+        Shared ones count at each use.
+        """
         self.items += count
         if self.items > self.limits.items:
             raise self.limit("items of vectors", self.limits.items, self.items, position)

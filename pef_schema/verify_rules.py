@@ -8,6 +8,7 @@ from a value are bounded by that value.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -16,6 +17,7 @@ from pef_schema.errors import PefInvalid, PefLimit
 from pef_schema.limits import Limits
 from pef_schema.program import Arg, DType, Node
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MOST = 1000
 """Problems after which a program is given up: a small file can hold millions."""
 
@@ -81,7 +83,7 @@ class Report:
             return
         if not name:
             self.add(f"{where}: empty name")
-        elif any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name[: self.limits.name]):
+        elif _CONTROL.search(name, 0, self.limits.name):
             self.add(f"{where}: control character in name {name[:80]!r}")
         else:
             self.text(where, name, self.limits.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 from pef_schema.optimizer_rules import FINITE, OPTIMIZER_RULES, RATE, Range, counts_steps
 from pef_schema.optimizer_states import states_of
@@ -35,6 +35,7 @@ _ON_GRAPH = frozenset({SectionKind.FWD, SectionKind.BCKWD})
 _ON_OPTIMIZERS = frozenset({SectionKind.GRADNORM, SectionKind.OPT})
 _SPATIAL = (SectionKind.FWD, SectionKind.BCKWD)
 _CALL_IDS = 2**31
+_NOTHING: Set[int] = frozenset()
 
 
 def check_optimizers(program: Program, report: Report) -> None:
@@ -118,6 +119,8 @@ def check_sections(program: Program, report: Report) -> None:
     """Check every section: its steps, its twin and what it reads and writes."""
     sections = program.sections
     report.unique("section", [section.name for section in sections])
+    # Looked up by graph, so that steps which share a long vector cost no more than its length.
+    updated = [frozenset([update.region for update in g.updates]) for g in program.graphs]
     reduced: set[int] = set()
     for index, section in enumerate(sections):
         where = f"section {index}"
@@ -126,7 +129,7 @@ def check_sections(program: Program, report: Report) -> None:
             names = [kind.name for kind in kinds]
             report.add(f"{where}: steps {names}, expected one step or FWD and BCKWD")
         for step in section.steps:
-            _check_step(program, step, where, report)
+            _check_step(program, step, updated, where, report)
             if step.kind is SectionKind.REDUCE:
                 _check_reduce(program, step, where, reduced, report)
         if not 0 <= section.twin <= index:
@@ -142,7 +145,9 @@ def _kinds(section: Section) -> tuple[SectionKind, ...]:
     return tuple([step.kind for step in section.steps[:8]])
 
 
-def _check_step(program: Program, step: Step, where: str, report: Report) -> None:
+def _check_step(
+    program: Program, step: Step, updated: Sequence[Set[int]], where: str, report: Report
+) -> None:
     kind = step.kind
     count = len(program.regions)
     if program.inference and kind in _BACKWARD:
@@ -169,18 +174,14 @@ def _check_step(program: Program, step: Step, where: str, report: Report) -> Non
     if step.accumulates and not set(step.accumulates) <= set(step.writes):
         report.add(f"{where}: it accumulates into regions that it does not write")
     if good:
+        # A forward step writes the weights that its graph updates.
+        on_graph = kind is SectionKind.FWD and 0 <= step.graph < len(program.graphs)
+        own = updated[step.graph] if on_graph else _NOTHING
         for index in step.writes:
             role = program.regions[index].role
             changed = role is Role.WEIGHT and kind is not SectionKind.OPT
-            if role in _NEVER_WRITTEN or (changed and not _is_update(program, step, index)):
+            if role in _NEVER_WRITTEN or (changed and index not in own):
                 report.add(f"{where}: a {kind.name} step writes region {index}, a {role.name}")
-
-
-def _is_update(program: Program, step: Step, region: int) -> bool:
-    """Whether a forward step writes what its graph gives a weight."""
-    if step.kind is not SectionKind.FWD or not 0 <= step.graph < len(program.graphs):
-        return False
-    return any(update.region == region for update in program.graphs[step.graph].updates)
 
 
 def _check_reduce(

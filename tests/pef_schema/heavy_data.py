@@ -189,6 +189,38 @@ def _long_names(sheet: Sheet, count: int) -> Tables:
 
 
 @heavy
+def _shared_names(sheet: Sheet, count: int) -> Tables:
+    """Outputs that share one name, as long as it may be, with a character that is not ASCII."""
+    root = program(sheet, "regions graphs sections schedules")
+    schedule(sheet, root, [0])
+    regions(sheet, root, 2, role=np.array([3, 6]))
+    graph = graph_of(sheet, root, "values outputs")
+    values_of(sheet, graph)
+    columns = {"value": 0, "region": 1, "grad": 3}
+    outputs = sheet.rows(graph, "outputs", "Output", "name", count, **columns)
+    steps = sections(sheet, root, "reads writes", 1)
+    sheet.link(steps, "reads", sheet.vector("i", [0]))
+    sheet.link(steps, "writes", sheet.vector("i", [1]))
+    sheet.link(outputs, "name", sheet.string("x" * 1022 + "\u00e9"))
+    return root
+
+
+@heavy
+def _long_vtables(sheet: Sheet, count: int) -> Tables:
+    """Updates each of which has a vtable of its own; the vtables are long, and overlap."""
+    root = program(sheet, "graphs")
+    vector = sheet.children(graph_of(sheet, root, "updates"), "updates", count)
+    heads = np.zeros((count, 16), "<u2")
+    heads[:, 0], heads[:, 1] = 60_000, 65_535 - np.arange(count)
+    vtables = sheet.raw(heads.tobytes() + bytes(60_000)) + 32 * np.arange(count, dtype=np.int64)
+    at = sheet.take(4 * count) + 4 * np.arange(count, dtype=np.int64)
+    sheet.point(vector, at)
+    sheet.columns.append((at, "i", at - vtables))
+    sheet.take(65_536)  # the tables end there
+    return root
+
+
+@heavy
 def _vtables(sheet: Sheet, count: int) -> Tables:
     """Regions each of which has a vtable of its own."""
     root = program(sheet, "regions")

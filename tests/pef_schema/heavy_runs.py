@@ -95,6 +95,22 @@ def _copies(sheet: Sheet, root: Tables, values: int, updated: int) -> None:
 
 
 @heavy
+def _steps_share_updates(sheet: Sheet, count: int) -> Tables:
+    """Sections that all write the last weights of many that a graph updates; the first one all."""
+    root = program(sheet, "regions graphs sections schedules")
+    schedule(sheet, root, [0])
+    regions(sheet, root, 1 + count, role=np.where(np.arange(1 + count) == 0, 3, 2))
+    _copies(sheet, root, 1, count)
+    number = count // 2
+    steps = sections(sheet, root, "reads writes", number, twin=np.arange(number))
+    every, last = 1 + np.arange(count), 1 + np.arange(max(count - 100, 0), count)
+    shared = sheet.vector("i", last)
+    sheet.link(steps, "reads", sheet.vector("i", [0]))
+    sheet.link(steps, "writes", [sheet.vector("i", every), *[shared] * (number - 1)])
+    return root
+
+
+@heavy
 def _calls(sheet: Sheet, count: int) -> Tables:
     """One section that is called again and again; it reads and writes many transient regions."""
     root = program(sheet, "regions graphs sections schedules")

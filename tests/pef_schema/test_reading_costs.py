@@ -35,6 +35,7 @@ _FAST: dict[str, tuple[int, str]] = {
     "twins_share_outputs": (2500, _TWINS),
     "twins_share_params": (650, _TWINS),
     "steps_share_outputs": (2500, "PefLimit: checking what steps write takes"),
+    "steps_share_updates": (10_000, "read"),
     "order_of_calls": (8000, "PefLimit: checking the order of calls takes"),
     "calls": (20_000, "read"),
     "schedules": (5000, "read"),
@@ -47,7 +48,9 @@ _FAST: dict[str, tuple[int, str]] = {
     "overlapping_strings": (200_000, "PefLimit: "),
     "long_shapes": (50_000, "PefInvalid: 2 problems"),
     "long_names": (_MIB, "PefInvalid: "),
+    "shared_names": (100_000, "read"),
     "vtables": (6000, "PefLimit: 4097 vtables"),
+    "long_vtables": (4000, "PefLimit: "),
     "shared_vectors": (600_000, "PefLimit: "),
     "everything": (9000, "read"),
 }
@@ -288,6 +291,7 @@ def test_heavy_files_are_well_formed() -> None:
     small = "regions_alone values nodes_alone tokens floats sizes sized_nodes texts keywords"
     small += " differentiated custom_gradient sections_alone calls schedules optimizers segments"
     small += " twins_share_arguments twins_share_outputs twins_share_params steps_share_outputs"
+    small += " steps_share_updates shared_names"
     for name, size in (
         *((name, 9) for name in (*small.split(), "vtables")),
         *(("shared_vectors", 900), ("overlapping_strings", 60_000), ("everything", 900)),
