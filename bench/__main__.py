@@ -18,9 +18,9 @@ from pef_schema import PefError
 from pef_schema.printable import say_text
 
 _COLUMNS = (
-    "A row has the median of base, the median of head, head over base, and the p-value of a rank "
-    "test. Exit codes: 0 good, 1 a section is slower, 2 it could not be "
-    "measured. See docs/cost.md."
+    "A row has the median of base, the median of head, the median of head over base for samples "
+    "taken one after the other, and the p-value of a rank test. Exit codes: 0 good, 1 a section is "
+    "slower, 2 wrong usage, or it could not be measured. See docs/cost.md."
 )
 
 

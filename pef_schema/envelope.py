@@ -5,7 +5,7 @@ offset size content
 ====== ==== =====================================================
 0      8    magic ``89 50 45 46 0D 0A 1A 0A``
 8      2    ``min_reader``: the oldest reader version that may read on
-10     2    ``writer``: the format version that wrote the file
+10     2    ``writer``: the format version that the file has
 12     2    length of this header, 64
 14     2    flags, 0
 16     4    length of the metadata, which follow the header
@@ -76,7 +76,7 @@ class PefInfo:
     Args:
         path: The file; None for bytes in memory.
         min_reader: Oldest reader version that may read the file.
-        writer: Format version that wrote it.
+        writer: Format version that it has.
         size: Size of the file in bytes.
         metadata_length: Bytes that describe the program.
         data_length: Bytes of constants.

@@ -2,7 +2,7 @@
 
 from pef_schema.tables import Field, Kind, Schema, Table
 
-FBS_SHA256 = "f52dea7dd73183c2b324d07983d0b432db78b28a0966dda548a0dd89ad104ed7"
+FBS_SHA256 = "0a567c6880d0f6a0fa72713d906822e7801cc93cc34abccafbac5dca71a36015"
 
 ENUMS: dict[str, dict[str, int]] = {
     "DType": {
