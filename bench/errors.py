@@ -31,7 +31,10 @@ class BadFile(BenchError):
 class BadResults(BadFile):
     """A file does not hold results of a benchmark."""
 
-    _wanted = "`python -m bench run --json FILE` writes such files"
+    _wanted = (
+        "`python -m bench run --json FILE` writes results; a script's measure-sections "
+        "--bench-report-json FILE writes section times"
+    )
 
 
 class BadBase(BadFile):

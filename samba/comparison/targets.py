@@ -8,7 +8,7 @@ import runpy
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,20 +106,41 @@ def _factory(target: str) -> Callable[[], Any]:
     place, _, name = target.rpartition(":")
     if not place or not name:
         raise _wrong(repr(target), "a script app.py, or module:function", _hint(target))
-    if place.endswith(".py"):
-        path = _script(place)
-        with _path_of(path):
-            namespace: Any = runpy.run_path(str(path))
-        function = namespace.get(name)
-    else:
-        with _path_of(Path.cwd() / "module"):
-            try:
-                function = getattr(importlib.import_module(place), name, None)
-            except ModuleNotFoundError as error:
-                raise _wrong(f"no module {error.name!r}", f"{place} to be importable") from error
+    try:
+        function = _imported(place).get(name)
+    except SystemExit as error:
+        raise _wrong(
+            f"{place} ended with exit code {error.code} when it was imported",
+            *_only_defining(place),
+        ) from None
+    except ModuleNotFoundError as error:
+        raise _wrong(f"no module {error.name!r}", f"{place} to be importable") from error
+    except SambaError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise _wrong(
+            f"{place} failed when it was imported: {error}", *_only_defining(place)
+        ) from error
     if not callable(function):
         raise _wrong(f"no function {name!r} in {place}", "a function that gives (model, inputs)")
     return function
+
+
+def _imported(place: str) -> Mapping[str, Any]:
+    """What a script or a module defines."""
+    if place.endswith(".py"):
+        path = _script(place)
+        with _path_of(path):
+            return runpy.run_path(str(path))
+    with _path_of(Path.cwd() / "module"):
+        return vars(importlib.import_module(place))
+
+
+def _only_defining(place: str) -> tuple[str, str]:
+    if not place.endswith(".py"):
+        return "a module that only defines functions", ""
+    return "a file that only defines functions", _arguments_too(place)
 
 
 def _hint(target: str) -> str:
@@ -170,7 +191,14 @@ def _compare_app(args: argparse.Namespace) -> int:
 def _to_compile(path: Path) -> tuple[str, str]:
     return (
         "a script that calls samba.session.compile or utils.trace_graph",
-        f"Give it the arguments with which it compiles: python -m samba compare {path} compile ...",
+        _arguments_too(path),
+    )
+
+
+def _arguments_too(path: Path | str) -> str:
+    return (
+        f"Give a script the arguments with which it compiles: python -m samba compare {path} "
+        "compile ..."
     )
 
 

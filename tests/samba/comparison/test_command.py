@@ -64,6 +64,8 @@ if __name__ == "__main__":
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "net.py").write_text(MODULE)
     (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "parsing.py").write_text(APP.replace("__name__", "'__main__'"))
+    (tmp_path / "broken.py").write_text("raise ValueError('no import today')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
     monkeypatch.setattr("samba.argconf.parsed._last.value", None)
@@ -115,6 +117,10 @@ def test_a_script_with_its_own_arguments(folder, capsys, planted):
         (["net:"], "module:function"),
         (["net:wrong"], "returned Net"),
         (["net:failing"], "no model today"),
+        (["broken.py:make"], "broken.py failed when it was imported: no import today"),
+        (["broken:make"], "a module that only defines functions"),
+        (["parsing.py:make"], "parsing.py ended with exit code 2 when it was imported"),
+        (["parsing.py:make"], "python -m samba compare parsing.py compile ..."),
         (["net:make", "compile"], "they are for scripts"),
         (["net.py"], "ended without compiling a model"),
         (["app.py", "test", "--pef", "x"], "ended without compiling a model"),
