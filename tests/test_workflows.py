@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from bench.__main__ import _parser
+from tests.pages import page
 from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
@@ -66,6 +67,18 @@ def test_commands_are_there(path):
         else:
             assert words[:3] == [".venv/bin/python", "-m", "bench"]
             assert _parser().parse_args(words[3:]).command == "gate"
+
+
+def test_the_steps_of_the_page_on_time_import_this_project():
+    """A folder beside a script would be imported in the place of a package of its name."""
+    (steps_of_page,) = re.findall(r"```yaml\n(.*?)```", page("cost.md"), re.DOTALL)
+    install, compiled, gate = yaml.safe_load(steps_of_page)
+    (folder,) = re.findall(r"'\./([\w-]+)\[bench\]'", install["run"])
+    assert not folder.isidentifier()
+    assert gate["env"] == {"PYTHONPATH": folder}
+    arguments = _parser().parse_args(shlex.split(gate["run"])[3:])
+    assert (arguments.command, arguments.pef.name) == ("gate", "net.pef")
+    assert "--pef-name=net" in compiled["run"]
 
 
 def test_every_python_is_tried():
