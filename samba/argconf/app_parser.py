@@ -6,7 +6,7 @@ import argparse
 import difflib
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from pef_schema.printable import say
@@ -124,13 +124,19 @@ def given_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
     return spellings
 
 
-def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str], script: str) -> str:
+def run_command(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    script: str,
+    without: Collection[str] = (),
+) -> str:
     """The command line that runs what a command line compiles, without its PEF.
 
     Args:
         parser: The parser of ``run``; options that it does not have are left out.
         arguments: The command line that compiles.
         script: The script.
+        without: Fields whose options are left out, too.
 
     Example:
         >>> parser = AppParser()
@@ -142,7 +148,7 @@ def run_command(parser: argparse.ArgumentParser, arguments: Sequence[str], scrip
     for argument in arguments[arguments.index("compile") + 1 :]:
         for name in _options([argument]):
             option = own.get(name) or own.get("" if name.startswith("--") else name[:2])
-            keeps = option is not None and option.dest != "pef"
+            keeps = option is not None and option.dest not in ("pef", *without)
         if keeps:
             words.append(argument)
     return shlex.join(["python", script, "run", *words])

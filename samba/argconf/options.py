@@ -263,11 +263,12 @@ _USED: tuple[Option, ...] = (
 _HARDWARE = "for the hardware compiler"
 _SAY_TO_RUN = "pass it to run; every PEF runs on any number of chips"
 _NO_FILE = "nothing is written"
+_COMPILE_WRITES = "compile writes it"
 
 _SIZES: tuple[Option, ...] = (
-    _switch("--dump-traced-graph", ("run",), lost="compile writes it"),
-    _switch("--plot", ("run",), lost="compile writes it"),
-    _switch("--dump-compiled-stats-json", ("run",), lost="compile writes it"),
+    _switch("--dump-traced-graph", ("run",), lost=_COMPILE_WRITES),
+    _switch("--plot", ("run",), lost=_COMPILE_WRITES),
+    _switch("--dump-compiled-stats-json", ("run",), lost=_COMPILE_WRITES),
     _value(
         "--n-chips --num-chips", _COMPILE, dest="n_chips", type=_count, default=1, lost=_SAY_TO_RUN
     ),
@@ -376,3 +377,6 @@ OPTIONS: tuple[Option, ...] = (
     *(_switch(f"--{name}", ("run", "test")) for name in _RUN_SWITCHES),
 )
 """Every built-in option."""
+
+WRITTEN_BY_COMPILE = frozenset({o.dest for o in OPTIONS if o.lost == _COMPILE_WRITES})
+"""Fields of switches for files that `compile` alone writes; `run` takes them without effect."""

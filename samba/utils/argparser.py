@@ -15,7 +15,7 @@ from pef_schema import PefError, read_info
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
 from samba.argconf.app_parser import WRONG_USAGE, AppParser, given_options, run_command
-from samba.argconf.options import COMMANDS, OPTIONS
+from samba.argconf.options import COMMANDS, OPTIONS, WRITTEN_BY_COMPILE
 from samba.argconf.parsed import (
     NotedArgs,
     begins_app,
@@ -151,7 +151,8 @@ def parse_app_args(
         given.pop("json", None)  # apps read it by its newer name
         following = ""
         if args.command == "compile":
-            following = run_command(commands.choices["run"], arguments, sys.argv[0])
+            done = WRITTEN_BY_COMPILE - set(redeclared["run"])
+            following = run_command(commands.choices["run"], arguments, sys.argv[0], done)
         args = NotedArgs(args, given, following)
         note_parsed(args)
         atexit.unregister(_tell_unread)  # what was parsed last counts

@@ -135,7 +135,7 @@ def test_a_run_says_what_was_traced_and_compiled_and_what_was_there(shown: dict[
 
 def test_a_compile_says_how_to_run_what_it_wrote(folder: Path) -> None:
     """Where there is no terminal, the run adds nothing but what is asked for."""
-    line = "compile --output-folder o --pef-name a -b 4 --o1 --width=6 --inference"
+    line = "compile --output-folder o --pef-name a -b 4 --o1 --width=6 --inference --plot"
     done = finished([sys.executable, "net.py", *line.split()], cwd=folder)
     assert without_sizes(done.stdout).splitlines()[-1] == (
         f"PEF file {folder}/o/a/a.pef created: N in T. "
