@@ -46,7 +46,7 @@ def contraction(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
             return _weighted(weights, x, y)
         more = _batched(form, x, y)
         if more is not None:
-            return contract(more.spec, _repeated(x, more.place, more.sizes), y)
+            return contract(more.spec, jnp.expand_dims(x, more.axes), y)
     return contract(spec, a, b)
 
 
@@ -60,13 +60,11 @@ class _Batched:
 
     Args:
         spec: Its equation.
-        place: Position of the new axes in the left operand.
-        sizes: Their sizes.
+        axes: Positions of the new axes in the left operand.
     """
 
     spec: str
-    place: int
-    sizes: tuple[int, ...]
+    axes: tuple[int, ...]
 
 
 def _batched(axes: Spec, a: jax.Array, b: jax.Array) -> _Batched | None:
@@ -87,20 +85,7 @@ def _batched(axes: Spec, a: jax.Array, b: jax.Array) -> _Batched | None:
     wide = jax.ShapeDtypeStruct((*a.shape[:place], *more, *a.shape[place:]), a.dtype)
     if not is_of_matrices(Spec.of(spec), wide, b):
         return None
-    return _Batched(spec=spec, place=place, sizes=more)
-
-
-def _repeat_backward(
-    place: int, sizes: tuple[int, ...], saved: tuple[()], g: jax.Array
-) -> tuple[jax.Array]:
-    return (reduce_sum(g, tuple(range(place, place + len(sizes)))),)
-
-
-@with_gradient(_repeat_backward, saves=lambda _y, *_: (), static=(1, 2))
-def _repeated(x: jax.Array, place: int, sizes: tuple[int, ...]) -> jax.Array:
-    """New axes along which an array is the same."""
-    x = jnp.expand_dims(x, tuple(range(place, place + len(sizes))))
-    return jnp.broadcast_to(x, (*x.shape[:place], *sizes, *x.shape[place + len(sizes) :]))
+    return _Batched(spec=spec, axes=tuple(range(place, place + len(front))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +134,31 @@ def _weighted(how: _Weights, a: jax.Array, b: jax.Array) -> jax.Array:
     return reduce_sum(_spread(how, a) * widen(b), how.summed)
 
 
+def _repeated(axes: Spec, a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Operands whose batches are alike."""
+    left, right = (
+        dict(zip(*x, strict=True)) for x in ((axes.left, a.shape), (axes.right, b.shape))
+    )
+    sizes = {c: right[c] if left[c] == 1 else left[c] for c in axes.batch}
+    a = jnp.broadcast_to(a, tuple((left | sizes).values()))
+    return a, jnp.broadcast_to(b, tuple((right | sizes).values()))
+
+
+def _folded(spec: str, g: jax.Array, other: jax.Array, x: jax.Array, wide: jax.Array) -> jax.Array:
+    """The gradient of an operand: what its repetitions get is added up before it is rounded."""
+    axes = tuple(i for i, n in enumerate(wide.shape) if n != x.shape[i])
+    if not axes:
+        return product(spec, g, other, x.dtype)
+    return reduce_sum(product(spec, g, other), axes).reshape(x.shape).astype(x.dtype)
+
+
 def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     a, b = saved
-    inputs, out = spec.split("->")
-    left, right = inputs.split(",")
+    axes = Spec.of(spec)
     g = g.astype(a.dtype)
-    da = product(f"{out},{right}->{left}", g, b, a.dtype)
-    db = product(f"{out},{left}->{right}", g, a, b.dtype)
+    wide_a, wide_b = _repeated(axes, a, b)
+    da = _folded(f"{axes.out},{axes.right}->{axes.left}", g, wide_b, a, wide_a)
+    db = _folded(f"{axes.out},{axes.left}->{axes.right}", g, wide_a, b, wide_b)
     return da, db
 
 
@@ -169,12 +172,13 @@ def contract(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     Args:
         spec: Axes as in einsum, e.g. ``"ni,oi->no"``. Every axis of an operand must occur
             in the other operand or in the result.
-        a, b: Operands of one dtype.
+        a, b: Operands of one dtype. An axis of the batch that has length 1 in one of them is
+            repeated.
 
     Returns:
         The product, float32 for bfloat16 and float16 operands, else of their dtype.
     """
-    return product(spec, a, b)
+    return product(spec, *_repeated(Spec.of(spec), a, b))
 
 
 def _rounded_backward(spec: str, biased: bool, saved: tuple, g: jax.Array) -> tuple[jax.Array, ...]:
@@ -215,8 +219,7 @@ def matmul_wide(a: jax.Array, b: jax.Array) -> jax.Array:
     if b.ndim == 2:
         rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         return contract("ij,jk->ik", rows, b).reshape(*a.shape[:-1], b.shape[-1])
-    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a = jnp.broadcast_to(a, batch + a.shape[-2:])
-    b = jnp.broadcast_to(b, batch + b.shape[-2:])
-    axes = string.ascii_uppercase[: len(batch)]
+    count = max(a.ndim, b.ndim)
+    a, b = (jnp.expand_dims(x, tuple(range(count - x.ndim))) for x in (a, b))
+    axes = string.ascii_uppercase[: count - 2]
     return contract(f"{axes}ij,{axes}jk->{axes}ik", a, b)

@@ -168,6 +168,23 @@ def test_a_bias_is_broadcast(shape: Shape) -> None:
     check_narrow("aten.linear.default", *randn((320, 64), (256, 64), shape))
 
 
+def test_what_a_repeated_operand_gets_is_rounded_once() -> None:
+    """257 in one product of the batch and -256 in the other are 1; rounded apart, they are 0."""
+    ones = torch.ones(1, 1, dtype=torch.bfloat16)
+    other = torch.tensor([[[256.0, 1.0]], [[-256.0, 0.0]]]).bfloat16()
+    matmul, einsum = (load_ops()[f"aten.{name}.default"].lower for name in ("matmul", "einsum"))
+    for run, a, b in (
+        (matmul, ones, other),
+        (matmul, ones[None], other),
+        (matmul, other.mT, ones[None]),
+        (lambda a, b: einsum("td,edi->eti", [a, b]), ones, other),
+    ):
+        arrays = [to_jax(t) for t in (a, b)]
+        y, pull = jax.vjp(run, *arrays)
+        grads = [g for g, x in zip(pull(jnp.ones_like(y)), arrays, strict=True) if x.size == 1]
+        assert [float(g.sum()) for g in grads] == [1.0]
+
+
 NAME = "aten._grouped_mm.default"
 
 
