@@ -35,7 +35,8 @@ def _channels(inputs: Sequence[Form], output: Form) -> Channels | None:
         high=(0,) * n,
         out=out,
     )
-    last = convolutions.runs_channels_last(x, w, inputs[0].dtype, window, x[1] // max(w[1], 1))
+    groups = max(x[1] // max(w[1], 1), 1)  # 1 where a transposed one makes more features of them
+    last = convolutions.runs_channels_last(x, w, inputs[0].dtype, window, groups)
     return Channels.LAST if last else None
 
 

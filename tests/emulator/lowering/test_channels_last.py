@@ -166,3 +166,21 @@ def test_one_image_alone_is_not_taken_for_a_batch() -> None:
     assert ("cat", 4) in names
     assert ("max_pool2d", 4) in names
     assert ("max_pool2d", 3) not in names
+
+
+def test_a_transposed_convolution_may_have_more_features_than_channels() -> None:
+    """Its shapes are not those of a convolution: one of half a group."""
+
+    class Grown(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 8, 3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            sizes = [1, 1], [0, 0], [1, 1], True, [0, 0], 1
+            return torch.relu(torch.convolution(x, self.weight, None, *sizes))
+
+    traced = trace(Grown(), (torch.randn(2, 4, 9, 9),), inference=True)
+    graph = build_program(traced, [], CompileOptions(name="grown", inference=True)).graphs[0]
+    assert [node.op for node in graph.nodes] == ["aten.convolution.default", "aten.relu.default"]
+    assert len(channels_last_nodes(graph, range(2), _OPS)) == 1
