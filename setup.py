@@ -5,6 +5,7 @@ They are left out where there is no compiler or no oneDNN: XLA's own code comput
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -39,6 +40,12 @@ def path_in(package: str, name: str) -> Path | None:
     return next((Path(str(f.locate())).resolve() for f in files if f.name == name), None)
 
 
+def digest_of_sources() -> int:
+    """What ``emulator.native.library`` compares with: kernels of other sources are not called."""
+    data = b"".join(path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]*")))
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
+
+
 def native_kernels() -> list[Extension]:
     """The library of kernels; none on systems that it is not for, or without what it is made of."""
     if not is_for_this_system():
@@ -61,7 +68,7 @@ def native_kernels() -> list[Extension]:
             "emulator.native._kernels",
             sources=sorted(str(path) for path in SOURCES.glob("*.cc")),
             depends=sorted(str(path) for path in SOURCES.glob("*.h")),
-            define_macros=[("NDEBUG", None)],
+            define_macros=[("NDEBUG", None), ("EMULATOR_SOURCES", f"{digest_of_sources()}u")],
             extra_compile_args=[
                 *("-std=c++17", "-O3", "-g0", "-fvisibility=hidden"),
                 # No kernel is called without these extensions; loops with choices become vectors.

@@ -227,8 +227,6 @@ def _native(p: Product) -> bool:
         return False
     if not _NATIVE_TYPES[p.dtype] & set(processor().isa):
         return False
-    if p.dtype == "bfloat16" and p.k == 1:
-        return False  # oneDNN adds products in pairs: it multiplies infinity by a zero, too
     roundings = (False, True) if p.dtype == "bfloat16" else (False,)
     forms = itertools.product((False, True), roundings)
     return all(has_product(_call(p, biased=biased, rounded=rounded)) for biased, rounded in forms)

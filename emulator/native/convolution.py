@@ -107,6 +107,7 @@ def call_convolution(call: ConvolutionCall, first: jax.Array, second: jax.Array)
         "part": np.int64(call.part),
         "groups": np.int64(call.groups),
         "threads": np.int64(call.threads),
+        "scratch": np.int64(scratch),
         **{name: np.asarray(value, np.int64) for name, value in call.arrays().items()},
     }
     result, _ = jax.ffi.ffi_call(_TARGET, results)(first, second, **attributes)

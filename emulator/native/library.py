@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from emulator.handler_errors import raise_error_of_handler
 from emulator.processor import own_processors, processor
 
 NATIVE_VARIABLE = "EMULATOR_NATIVE"
@@ -120,7 +121,8 @@ def native_library() -> Library | None:
     Returns:
         None where ``EMULATOR_NATIVE=0`` is set, under :func:`without_native`, on other systems than
         Linux for x86-64, on processors without AVX2, where jax leaves the CPU out, and, with one
-        line in the log, where the kernels were not built or oneDNN is not installed.
+        line in the log, where the kernels were not built, or from other sources or for another
+        jax, or oneDNN is not installed.
     """
     return _load() if _is_wanted() else None
 
@@ -151,7 +153,8 @@ def _load() -> Library | None:
     try:
         # jax takes types of the FFI only once the CPU's backend is there.
         jax.local_devices(backend="cpu")
-    except RuntimeError:
+    except RuntimeError as error:
+        raise_error_of_handler(error)
         return None
     try:
         _load_openmp()
@@ -159,13 +162,15 @@ def _load() -> Library | None:
         ctypes.CDLL(str(_path_of_onednn()))
         path = _path_of_kernels()
         functions = ctypes.CDLL(str(path))
+        _check_sources(functions)
         version = importlib.metadata.version(_ONEDNN)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    except (OSError, LookupError) as error:
+        for family in _FAMILIES:
+            _register(functions, family)
+    except (OSError, LookupError, AttributeError, RuntimeError) as error:
+        raise_error_of_handler(error)
         _LOG.warning("native kernels are left out, XLA's own are used: %s", error)
         return None
-    for family in _FAMILIES:
-        _register(functions, family)
     return Library(functions=functions, version=f"oneDNN {version}, kernels {digest}")
 
 
@@ -197,6 +202,22 @@ def _path_of_kernels() -> Path:
     if not path.is_file():
         raise LookupError(f"{path.name} was not built when the package was installed")
     return path
+
+
+def _check_sources(functions: ctypes.CDLL) -> None:
+    """Refuse kernels that were built from other sources: they would be called wrongly."""
+    built_from = functions.kernels_sources
+    built_from.restype = ctypes.c_uint64
+    built: int = built_from()
+    if built and built != _digest_of_sources():
+        raise LookupError("they were built from other sources; install this package again")
+
+
+def _digest_of_sources() -> int:
+    """What ``setup.py`` tells the kernels of their sources."""
+    folder = Path(__file__).with_name("src")
+    data = b"".join(path.read_bytes() for path in sorted(folder.glob("*.[ch]*")))
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
 
 
 def _register(functions: ctypes.CDLL, family: str) -> None:

@@ -104,7 +104,8 @@ def call_product(
         jax.ShapeDtypeStruct(shape, dtype),
         jax.ShapeDtypeStruct((scratch,), jnp.uint8),
     )
-    attributes: dict[str, Any] = {name: np.int64(n) for name, n in call.numbers().items()}
+    numbers = {**call.numbers(), "scratch": scratch}
+    attributes: dict[str, Any] = {name: np.int64(n) for name, n in numbers.items()}
     operands = (a, b) if bias is None else (a, b, bias)
     sizes = np.asarray(call.shape, np.int64)
     result, _ = jax.ffi.ffi_call(_TARGET, results)(*operands, shape=sizes, **attributes)

@@ -182,7 +182,6 @@ def _call(
     results = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     results.append(jax.ShapeDtypeStruct((scratch,), jnp.uint8))
     run = jax.ffi.ffi_call(_TARGET, results, input_output_aliases=in_place)
-    attributes: dict[str, Any] = {
-        name: np.int64(n) for name, n in call.numbers(gradient=gradient).items()
-    }
+    numbers = {**call.numbers(gradient=gradient), "scratch": scratch}
+    attributes: dict[str, Any] = {name: np.int64(n) for name, n in numbers.items()}
     return tuple(run(*operands, shape=np.asarray(call.shape, np.int64), **attributes)[:-1])

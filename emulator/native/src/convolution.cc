@@ -1,5 +1,6 @@
 // Convolutions over channels-last data, and their gradients.
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -162,6 +163,18 @@ void refuse_gathered_tails(const Convolution& c, const std::string& implementati
   }
 }
 
+// oneDNN 3.2 counts the bytes of an image with 32 bits: a gradient of weights then ends the process.
+void refuse_large_images(const dnnl::memory::desc& data, const dnnl::memory::desc& result,
+                         int64_t images) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const auto of_one = [&](const dnnl::memory::desc& all) {
+    return static_cast<int64_t>(all.get_size()) / images;
+  };
+  if (std::max(of_one(data), of_one(result)) > kMost) {
+    throw std::runtime_error("oneDNN has no kernel for images of so many bytes");
+  }
+}
+
 std::shared_ptr<Kernel> make_kernel(const Convolution& c, const Block& b) {
   using namespace dnnl;
   Sizes data = spatial_of(c.x), result = spatial_of(c.y), low = c.window.low, high = c.window.high;
@@ -171,9 +184,9 @@ std::shared_ptr<Kernel> make_kernel(const Convolution& c, const Block& b) {
   high[0] = b.high;
   const auto x = channels_last(b.images, c.x.back(), data);
   const auto y = channels_last(b.images, c.y.back(), result);
+  refuse_large_images(x, y, b.images);
   const auto w = c.kernels.empty() ? weights_desc(c, true) : c.packed;
-  primitive_attr attr;
-  attr.set_scratchpad_mode(scratchpad_mode::user);
+  const primitive_attr attr = attributes();
   const auto direct = algorithm::convolution_direct;
   const Window& v = c.window;
   auto kernel = std::make_shared<Kernel>();
@@ -216,13 +229,19 @@ constexpr size_t kLeastSliced = size_t{1} << 18;  // bytes of weights that are w
 // Divides the weights by features, or by groups of them, where blocks of them do not overlap.
 std::vector<Slice> slices_of(const dnnl::memory::desc& from, const dnnl::memory::desc& to,
                              int64_t threads) {
-  dnnl::primitive_attr adding;
+  const dnnl::primitive_attr plain = attributes();
+  dnnl::primitive_attr adding = attributes();
   dnnl::post_ops sum;
   sum.append_sum();
   adding.set_post_ops(sum);
+  const auto made = [](const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                       const dnnl::primitive_attr& attr) {
+    const dnnl::reorder::primitive_desc pd(engine(), a, engine(), b, attr);
+    if (pd.scratchpad_desc().get_size() > 0) throw std::runtime_error("it has no scratch memory");
+    return dnnl::reorder(pd);
+  };
   const auto slice = [&](const dnnl::memory::desc& a, const dnnl::memory::desc& b) {
-    return Slice{a, b, dnnl::reorder({engine(), a, engine(), b}),
-                 dnnl::reorder({engine(), a, engine(), b, adding})};
+    return Slice{a, b, made(a, b, plain), made(a, b, adding)};
   };
   const Sizes dims = from.get_dims();
   const int64_t units = dims[0] / kBlock;
@@ -351,10 +370,12 @@ void run(const Convolution& c, const Buffers& buffers, ffi::ThreadPool& pool, ch
 ffi::ErrorOr<std::unique_ptr<Convolution>> Instantiate(int64_t part, int64_t groups,
                                                        int64_t threads, Span x, Span w, Span y,
                                                        Span stride, Span dilation, Span low,
-                                                       Span high) {
+                                                       Span high, int64_t scratch) {
   try {
-    return make_convolution(part, groups, threads, sizes(x), sizes(w), sizes(y),
-                            Window{sizes(stride), sizes(dilation), sizes(low), sizes(high)});
+    return with_scratch(
+        make_convolution(part, groups, threads, sizes(x), sizes(w), sizes(y),
+                         Window{sizes(stride), sizes(dilation), sizes(low), sizes(high)}),
+        scratch);
   } catch (const std::exception& error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("convolution: ") + error.what()));
   }
@@ -410,7 +431,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvolutionInstantiate, Instantiate,
                                   .Attr<Span>("stride")
                                   .Attr<Span>("dilation")
                                   .Attr<Span>("low")
-                                  .Attr<Span>("high"));
+                                  .Attr<Span>("high")
+                                  .Attr<int64_t>("scratch"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ConvolutionExecute, Execute,
                               ffi::Ffi::Bind()

@@ -80,8 +80,7 @@ std::shared_ptr<Multiplication> make_kernel(const Product& p, const Piece& piece
   made->a = matrices(p.source(), piece.count, piece.rows, p.k, p.m, p.k, p.turned_a);
   made->b = matrices(p.source(), piece.count, p.k, piece.columns, p.k, p.n, p.turned_b);
   made->y = matrices(p.result(), piece.count, piece.rows, piece.columns, p.m, p.n, false);
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::primitive_attr attr = attributes();
   if (p.biased) {
     made->bias = piece.count == 1
                      ? dnnl::memory::desc({1, piece.columns}, p.source(), Sizes{piece.columns, 1})
@@ -92,6 +91,7 @@ std::shared_ptr<Multiplication> make_kernel(const Product& p, const Piece& piece
                                                           made->y, attr)
                            : dnnl::matmul::primitive_desc(engine(), made->a, made->b, made->y, attr);
   refuse_plain_loops(pd.impl_info_str());
+  refuse_odd_pairs(pd.impl_info_str(), p.narrow, p.k);
   made->primitive = dnnl::matmul(pd);
   made->scratch = pd.scratchpad_desc();
   return made;
@@ -127,10 +127,11 @@ std::unique_ptr<Product> make_product(const Sizes& shape, bool turned_a, bool tu
 
 ffi::ErrorOr<std::unique_ptr<Product>> Instantiate(Span shape, int64_t turned_a, int64_t turned_b,
                                                    int64_t biased, int64_t narrow, int64_t rounded,
-                                                   int64_t threads) {
+                                                   int64_t threads, int64_t scratch) {
   try {
-    return make_product(sizes(shape), turned_a != 0, turned_b != 0, biased != 0, narrow != 0,
-                        rounded != 0, threads);
+    return with_scratch(make_product(sizes(shape), turned_a != 0, turned_b != 0, biased != 0,
+                                     narrow != 0, rounded != 0, threads),
+                        scratch);
   } catch (const std::exception& error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("product: ") + error.what()));
   }
@@ -203,7 +204,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(ProductInstantiate, Instantiate,
                                   .Attr<int64_t>("biased")
                                   .Attr<int64_t>("narrow")
                                   .Attr<int64_t>("rounded")
-                                  .Attr<int64_t>("threads"));
+                                  .Attr<int64_t>("threads")
+                                  .Attr<int64_t>("scratch"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ProductExecute, Execute,
                               ffi::Ffi::Bind()

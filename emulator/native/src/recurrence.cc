@@ -83,8 +83,7 @@ std::shared_ptr<Multiplication> make_product(const Recurrence& r, int64_t rows,
   const Type type = r.narrow ? Type::bf16 : Type::f32;
   product->source = {{rows, r.inner()}, type, Sizes{r.inner(), 1}};
   product->result = {{rows, r.outer()}, Type::f32, Sizes{r.outer(), 1}};
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  dnnl::primitive_attr attr = attributes();
   if (r.adds()) {
     dnnl::post_ops sum;
     sum.append_sum();
@@ -93,6 +92,7 @@ std::shared_ptr<Multiplication> make_product(const Recurrence& r, int64_t rows,
   const dnnl::matmul::primitive_desc pd(engine(), product->source, weight, product->result, attr);
   const std::string implementation = pd.impl_info_str();
   refuse_plain_loops(implementation);
+  refuse_odd_pairs(implementation, r.narrow, r.inner());
   // Only products of blocks read a packed weight as it lies; others would copy it at each step.
   if (weight.get_format_kind() == dnnl::memory::format_kind::any &&
       implementation.rfind("brg", 0) != 0) {
@@ -136,9 +136,7 @@ std::unique_ptr<Recurrence> make_recurrence(const Sizes& shape, int64_t cell, in
     r->pad = std::max(r->pad, whole_lines(r->products.back()->scratch.get_size()));
   }
   if (r->reordered()) {
-    dnnl::primitive_attr attr;
-    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const dnnl::reorder::primitive_desc pd(engine(), r->plain, engine(), r->packed, attr);
+    const dnnl::reorder::primitive_desc pd(engine(), r->plain, engine(), r->packed, attributes());
     r->pack = dnnl::reorder(pd);
     r->packing = pd.scratchpad_desc();
   }
@@ -316,10 +314,12 @@ void run_gradient(const Recurrence& r, const Arrays& arrays, int64_t share, Prod
 
 ffi::ErrorOr<std::unique_ptr<Recurrence>> Instantiate(Span shape, int64_t cell, int64_t part,
                                                       int64_t reverse, int64_t narrow,
-                                                      int64_t keeps, int64_t threads) {
+                                                      int64_t keeps, int64_t threads,
+                                                      int64_t scratch) {
   try {
-    return make_recurrence(sizes(shape), cell, part, reverse != 0, narrow != 0, keeps != 0,
-                           threads);
+    return with_scratch(make_recurrence(sizes(shape), cell, part, reverse != 0, narrow != 0,
+                                        keeps != 0, threads),
+                        scratch);
   } catch (const std::exception& error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("recurrence: ") + error.what()));
   }
@@ -404,7 +404,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(RecurrenceInstantiate, Instantiate,
                                   .Attr<int64_t>("reverse")
                                   .Attr<int64_t>("narrow")
                                   .Attr<int64_t>("keeps")
-                                  .Attr<int64_t>("threads"));
+                                  .Attr<int64_t>("threads")
+                                  .Attr<int64_t>("scratch"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(RecurrenceExecute, Execute,
                               ffi::Ffi::Bind()

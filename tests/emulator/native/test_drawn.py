@@ -257,16 +257,16 @@ def test_products(case: _Matrices) -> None:
     _check_product(case)
 
 
-def test_infinity_in_a_product_of_two_vectors() -> None:
-    """oneDNN gave NaN where bfloat16 is multiplied in pairs; XLA computes these."""
-    case = _Matrices(
-        batch=1, m=2, k=1, n=17, turned_a=False, turned_b=False, biased=False, narrow=True,
-        bad=math.inf,
-    )  # fmt: skip
-    assert not _check_product(case)
-    a, b = jnp.array([[1], [math.inf]], jnp.bfloat16), jnp.ones((1, 17), jnp.bfloat16)
-    found = products.product("mk,kn->mn", a, b)
-    assert bool(jnp.isinf(found[1]).all() & (found[0] == 1).all())
+@pytest.mark.parametrize("k", [1, 3, 9])
+@pytest.mark.parametrize("count", [1, 2])
+def test_infinity_as_the_last_of_an_odd_number(
+    k: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN 3.2 gave NaN where bfloat16 is multiplied in pairs and columns are divided."""
+    monkeypatch.setattr(library, "threads", lambda: count)
+    a = jnp.ones((2, k), jnp.bfloat16).at[1, -1].set(math.inf)
+    found = products.product("mk,kn->mn", a, jnp.ones((k, 17), jnp.bfloat16))
+    assert bool(jnp.isinf(found[1]).all() & (found[0] == k).all())
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from emulator.native import library, recurrence
 from emulator.native.library import native_library, without_native
 from emulator.native.recurrence import Cell, RecurrenceCall, call_recurrence
 from emulator.ops import _native_recurrence as module, rnn
+from tests.emulator.native.test_library import with_less_scratch
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
 
@@ -271,8 +272,7 @@ def test_what_is_not_the_call_s_is_an_error(wrong: str, monkeypatch: pytest.Monk
         weight = weight[:7]
     if wrong == "scratch":
         call = replace(call, cell=Cell.GRU)  # its step writes the product there
-        whole = recurrence._scratch
-        monkeypatch.setattr(recurrence, "_scratch", lambda *of: (whole(*of) or 0) - 1)
+        with_less_scratch(monkeypatch)
     gates = jnp.ones((3, 2, call.cell.gates * 8))
     if wrong == "scratch":
         weight = jnp.ones((24, 8))
@@ -286,8 +286,10 @@ def test_results_may_lie_apart_from_their_operands() -> None:
     gates, weight = jnp.ones((3, 2, 8)), 0.1 * jnp.ones((8, 8))
     bias, h = jnp.ones(8), jnp.ones((2, 8))
     shapes = [jax.ShapeDtypeStruct(gates.shape, jnp.float32)]
-    shapes.append(jax.ShapeDtypeStruct((recurrence._scratch(call, False),), jnp.uint8))
+    scratch = recurrence._scratch(call, False) or 0
+    shapes.append(jax.ShapeDtypeStruct((scratch,), jnp.uint8))
     numbers: Any = {k: np.int64(n) for k, n in call.numbers(gradient=False).items()}
+    numbers["scratch"] = np.int64(scratch)
     apart = jax.ffi.ffi_call(_TARGET, shapes)
     got = jax.jit(lambda *a: apart(*a, shape=np.asarray(call.shape, np.int64), **numbers)[0])
     (wanted,) = jax.jit(lambda *a: call_recurrence(call, *a[:3], a[3:]))(gates, weight, bias, h)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from emulator.native.library import (
     without_native,
 )
 from tests import warm
+from tests.processes import finished
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
 
@@ -87,7 +91,9 @@ def loaded_anew() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("loaded_anew")
-@pytest.mark.parametrize("missing", ["kernels", "onednn", "its file", "openmp"])
+@pytest.mark.parametrize(
+    "missing", ["kernels", "onednn", "its file", "openmp", "functions", "sources", "jax"]
+)
 def test_one_line_says_what_is_missing(
     missing: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,6 +102,9 @@ def test_one_line_says_what_is_missing(
 
     def unreadable() -> Any:
         raise OSError("libgomp.so.1: cannot open shared object file")
+
+    def incompatible(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the handler's API version is incompatible")
 
     if missing == "kernels":
         monkeypatch.setattr(module.sysconfig, "get_config_var", lambda _: ".none.so")
@@ -106,6 +115,15 @@ def test_one_line_says_what_is_missing(
     elif missing == "its file":
         monkeypatch.setattr(module.importlib.metadata, "files", lambda _: None)
         line = "the package onednn-cpu-gomp has no libdnnl.so.3"
+    elif missing == "functions":
+        monkeypatch.setattr(module, "_FAMILIES", ("Later",))
+        line = f"{module._path_of_kernels()}: undefined symbol: LaterTypeId"
+    elif missing == "sources":
+        monkeypatch.setattr(module, "_digest_of_sources", lambda: 1)
+        line = "they were built from other sources; install this package again"
+    elif missing == "jax":
+        monkeypatch.setattr(module.jax.ffi, "register_ffi_target", incompatible)
+        line = "the handler's API version is incompatible"
     else:
         monkeypatch.setattr(module, "_load_openmp", unreadable)
         line = "libgomp.so.1: cannot open shared object file"
@@ -114,6 +132,32 @@ def test_one_line_says_what_is_missing(
         assert not _calls()
     (record,) = caplog.records
     assert record.getMessage() == f"native kernels are left out, XLA's own are used: {line}"
+
+
+@pytest.mark.usefixtures("loaded_anew")
+def test_what_a_signals_handler_raises_is_no_missing_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A TimeoutError is an OSError, as the one of a library that is not there."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError("the script's own")
+
+    found = module._path_of_kernels
+
+    def path() -> Path:
+        signal.raise_signal(signal.SIGUSR1)
+        return found()
+
+    before = signal.signal(signal.SIGUSR1, late)
+    monkeypatch.setattr(module, "_path_of_kernels", path)
+    try:
+        with pytest.raises(TimeoutError, match="the script's own"):
+            native_library()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    monkeypatch.setattr(module, "_path_of_kernels", found)
+    assert native_library() is not None
 
 
 @pytest.mark.usefixtures("loaded_anew")
@@ -164,6 +208,7 @@ _ATTRIBUTES: dict[str, Any] = {
     name: np.int64(value)
     for name, value in {
         "turned_a": 0, "turned_b": 0, "biased": 0, "narrow": 0, "rounded": 0, "threads": 1,
+        "scratch": 4096,
     }.items()
 }  # fmt: skip
 
@@ -185,13 +230,39 @@ def test_shapes_that_are_not_the_calls_are_an_error(
     assert _product_of(a, b, y, dtype, scratch) == "shapes or types are not those"
 
 
+def with_less_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give native kernels a byte less of scratch memory than they have been promised."""
+    call = jax.ffi.ffi_call
+
+    def with_less(target: str, results: Any, **more: Any) -> Any:
+        *others, scratch = results
+        less = jax.ShapeDtypeStruct((scratch.shape[0] - 1,), jnp.uint8)
+        return call(target, [*others, less], **more)
+
+    monkeypatch.setattr(jax.ffi, "ffi_call", with_less)
+
+
+def _lowered() -> tuple[Any, jax.Array, jax.Array]:
+    """A convolution whose kernels are copied into the order that oneDNN wants; its operands."""
+    x, w = jnp.ones((4, 8, 16, 16)), jnp.ones((8, 8, 3, 3))
+    return jax.jit(lambda x, w: convolve(x, w, WINDOW, 1)).lower(x, w), x, w
+
+
 def test_too_little_scratch_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a convolution, whose kernels are copied into the order that oneDNN wants."""
+    with_less_scratch(monkeypatch)
+    lowered, x, w = _lowered()
+    run = lowered.compile()
+    with pytest.raises(Exception, match="convolution: its scratch memory is too small"):
+        jax.block_until_ready(run(x, w))
+
+
+def test_what_wants_more_than_it_was_lowered_for_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = convolution._scratch
     monkeypatch.setattr(convolution, "_scratch", lambda call: found(call) - 1)
-    x, w = jnp.ones((4, 8, 16, 16)), jnp.ones((8, 8, 3, 3))
     with pytest.raises(Exception, match="convolution: its scratch memory is too small"):
-        jax.block_until_ready(jax.jit(lambda x, w: convolve(x, w, WINDOW, 1))(x, w))
+        _lowered()[0].compile()
 
 
 def _product_of(
@@ -205,6 +276,29 @@ def _product_of(
     with pytest.raises(Exception, match="product: ") as caught:
         jax.block_until_ready(run(jnp.ones(a, dtype), jnp.ones(b, dtype)))
     return str(caught.value).partition("product: ")[2][:29]
+
+
+def test_images_whose_bytes_do_not_fit_31_bits_are_left_to_xla() -> None:
+    """A gradient of weights of such an image ended the process; halves of it are computed."""
+    length = 1 << 24
+    call = convolution.ConvolutionCall(
+        part=convolution.ConvolutionPart.WEIGHT_GRADIENT, groups=1, threads=1, x=(1, length, 32),
+        w=(2, 32, 3), y=(1, length, 2), stride=(1,), dilation=(1,), low=(1,), high=(1,),
+    )  # fmt: skip
+    assert not convolution.has_convolution(call)
+    assert convolution.has_convolution(replace(call, threads=2))
+
+
+@pytest.mark.slow
+def test_products_of_float32_take_whole_factors() -> None:
+    """oneDNN may be told to round them to bfloat16; on processors with AMX it then does."""
+    code = "from tests.emulator.native.test_library import run_both; run_both()"
+    environ = {**os.environ, "ONEDNN_DEFAULT_FPMATH_MODE": "BF16", "ONEDNN_VERBOSE": "2"}
+    done = finished([sys.executable, "-c", code], env=environ)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if "cpu,matmul" in line]
+    assert lines
+    assert not [line for line in done.stdout.splitlines() if "attr-fpmath" in line]
 
 
 def test_torchs_threads_stay_as_they_are() -> None:

@@ -29,8 +29,12 @@ from emulator.plans.kept_plans import KeptPlan, KeptPlans
 from emulator.plans.linked import layers, parts
 from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role
+from samba.compiler.build import build_program
+from samba.compiler.sections import CompileOptions
+from tests import processes
 from tests.emulator.plans.test_executable_cache import only_file, same, trained
 from tests.emulator.plans.test_sharing import Tower, device_of, program_of
+from tests.tracing import trace
 from tests.warm import finished
 
 
@@ -83,6 +87,36 @@ def test_a_second_process_traces_nothing(kept: Path) -> None:
     first = trained()
     done = finished([sys.executable, "-c", _SCRIPT])
     assert done.stdout.split() == [float(a.sum()).hex() for a in first], done.stderr
+
+
+def convolved() -> float:
+    """The mean of a convolution by native kernels, whose plan is kept."""
+    torch.manual_seed(0)
+    layer, x = torch.nn.Conv2d(64, 64, 3, padding=1), torch.ones(4, 64, 16, 16)
+    program = build_program(trace(layer, (x,)), [], CompileOptions(name="conv", inference=True))
+    device = Device(program)
+    tensors = {f"conv2d__{name}": p.detach() for name, p in layer.named_parameters()}
+    for index, region in enumerate(program.regions):
+        if region.role is Role.INPUT or region.name in tensors:
+            device.write(index, tensors.get(region.name, x).numpy())
+    device.run(device.plan(all_steps(program)))
+    (result,) = [device.read(v) for v, r in enumerate(program.regions) if r.role is Role.OUTPUT]
+    return float(result.mean())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
+def test_where_kernels_want_more_memory_a_plan_is_compiled_again(
+    kept: Path, made: list[str]
+) -> None:
+    """How much oneDNN wants depends on its settings, too, which no name of a plan contains."""
+    code = "from tests.emulator.plans.test_kept_plans import convolved; print(convolved())"
+    first = convolved()
+    assert len(made) == 1
+    environ = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = processes.finished([sys.executable, "-c", code], env=environ)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(first, rel=1e-5)
 
 
 @pytest.fixture
