@@ -21,6 +21,7 @@ from emulator.kernels.products import Spec
 from emulator.kernels.windows import Window
 from emulator.native import library
 from emulator.native.library import native_library, without_native
+from tests.emulator.native.test_drawn_recurrences import threads_of
 
 pytestmark = pytest.mark.skipif(native_library() is None, reason="there are no native kernels here")
 
@@ -61,6 +62,7 @@ class _Case:
     window: Window
     narrow: bool
     bad: float | None
+    threads: int = 2
 
 
 @st.composite
@@ -91,6 +93,7 @@ def _convolutions(draw: st.DrawFn) -> _Case:
         window=Window(kernel=kernel, stride=stride, dilation=dilation, low=low, high=high, out=out),
         narrow=draw(st.booleans()),
         bad=draw(st.sampled_from([None, None, None, *_BAD])),
+        threads=draw(st.integers(1, 9)),
     )
 
 
@@ -100,6 +103,11 @@ def _value(compute: Callable[..., Any], *arrays: jax.Array) -> np.ndarray:
 
 def _check_convolution(case: _Case) -> Counter[Part]:
     """Compare a convolution and its gradients with torch's and with XLA's; what was computed."""
+    with threads_of(case.threads):
+        return _computed_parts(case)
+
+
+def _computed_parts(case: _Case) -> Counter[Part]:
     done: Counter[Part] = Counter()
     if not min(case.window.out):
         return done
@@ -193,6 +201,7 @@ class _Matrices:
     biased: bool
     narrow: bool
     bad: float | None
+    threads: int = 2
 
 
 @st.composite
@@ -208,11 +217,17 @@ def _products(draw: st.DrawFn) -> _Matrices:
         biased=draw(st.booleans()),
         narrow=draw(st.booleans()),
         bad=draw(st.sampled_from([None, None, None, *_BAD])),
+        threads=draw(st.integers(1, 9)),
     )
 
 
 def _check_product(case: _Matrices) -> bool:
     """Compare a product with torch's and with XLA's; whether it was computed."""
+    with threads_of(case.threads):
+        return _is_computed(case)
+
+
+def _is_computed(case: _Matrices) -> bool:
     lead, batch = ((case.batch,), "b") if case.batch > 1 else ((), "")
     left, right = "km" if case.turned_a else "mk", "nk" if case.turned_b else "kn"
     sizes = {"m": case.m, "k": case.k, "n": case.n}
@@ -259,13 +274,11 @@ def test_products(case: _Matrices) -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 9])
 @pytest.mark.parametrize("count", [1, 2])
-def test_infinity_as_the_last_of_an_odd_number(
-    k: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_infinity_as_the_last_of_an_odd_number(k: int, count: int) -> None:
     """oneDNN 3.2 gave NaN where bfloat16 is multiplied in pairs and columns are divided."""
-    monkeypatch.setattr(library, "threads", lambda: count)
     a = jnp.ones((2, k), jnp.bfloat16).at[1, -1].set(math.inf)
-    found = products.product("mk,kn->mn", a, jnp.ones((k, 17), jnp.bfloat16))
+    with threads_of(count):
+        found = products.product("mk,kn->mn", a, jnp.ones((k, 17), jnp.bfloat16))
     assert bool(jnp.isinf(found[1]).all() & (found[0] == k).all())
 
 

@@ -48,7 +48,7 @@ def take_small_ones(put: Any) -> None:
 
 
 @contextmanager
-def _threads(count: int) -> Generator[None, None, None]:
+def threads_of(count: int) -> Generator[None, None, None]:
     """XLA has so many threads, as far as calls are divided among them."""
     before, library.threads = library.threads, lambda: count
     try:
@@ -155,7 +155,7 @@ def _by_jax(case: _Case, arrays: Sequence[Any], count: int) -> tuple[list[Any], 
 
 def check_layer(case: _Case) -> bool:
     """Compare a layer and its gradients with torch's and XLA's; whether it was native."""
-    with _threads(case.threads):
+    with threads_of(case.threads):
         return _check_layer(case)
 
 
