@@ -75,7 +75,7 @@ def _digest_in(
         HANDLER_ERRORS,
         one_trace(),
         HELD.but_in_scripts(),
-        unchanged_surroundings(model, tensors),
+        unchanged_surroundings(tensors),
         as_traced(model, state, inference=inference),
     ):
         try:

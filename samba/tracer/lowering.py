@@ -170,6 +170,11 @@ _IN_FIXED_POINT = (
 """How the names of operations begin that torch computes of uint8 with whole weights."""
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_TAKES_A_NUMBER = (
+    "takes a number out of a tensor: compute with the tensor itself, x * t in place of "
+    "x * t.item(), x.index_select(0, t) in place of x[t.item()] or t.tolist(), torch.stack in "
+    "place of torch.tensor of numbers, a mask in place of a length"
+)
 
 
 def _refused_ops(graph: Graph) -> tuple[dict[Node, str], set[Node]]:
@@ -204,7 +209,7 @@ def _reason(node: Node) -> str:
     values = node.meta.get("val")
     for value in values if isinstance(values, (tuple, list)) else (values,):
         if isinstance(value, _NUMBERS):
-            return "takes a number out of a tensor"
+            return _TAKES_A_NUMBER
         if not isinstance(value, torch.Tensor):
             continue
         reason = foreign_reason(value)

@@ -16,12 +16,14 @@ import torch
 from samba.support.deviations import Deviations, tell
 from samba.support.naming import root_name
 from samba.tensor.labels import keep_names
+from samba.tracer.assigned_state import AssignedState
 from samba.tracer.backward_passes import watched_hooks
 from samba.tracer.changed_state import TraceState
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.errors import TraceError
+from samba.tracer.forward_attributes import history_error
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
 from samba.tracer.patched_functions import TracedFunctions
@@ -96,11 +98,20 @@ def prepare(
 
     Returns:
         The stage.
+
+    Raises:
+        GradientError: If a buffer was computed from a parameter.
     """
+    for path, buffer in model.named_buffers():
+        if not inference and buffer.grad_fn is not None:
+            raise history_error(f"model {root_name(model)}, {path}")
     deviations, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
     recorder = GradientRecorder(model, deviations, state.left)
     branches = CheckedBranches(model, recorder, loops)
-    functions = TracedFunctions(model, recorder, deviations, looks, branches, seeds, loops)
+    assigned = AssignedState(model, branches.known, state)
+    functions = TracedFunctions(
+        model, recorder, deviations, looks, branches, seeds, loops, assigned.stand_in
+    )
     return Prepared(
         model=model,
         given=given,
@@ -119,6 +130,7 @@ def prepare(
             loops.watched(),
             # Hooks say what does not reach the device; gradients of the model's own are recorded.
             watched_hooks(model, deviations),
+            assigned.written(),
             recorder.recording(),
             # Traced tensors have the names of SambaTensors.
             samba_names(model, given),

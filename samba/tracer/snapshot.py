@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from samba.tracer.backward_passes import WatchedHook
 from samba.tracer.containers import (
     CACHED,
     COLLECTIONS,
@@ -30,11 +32,18 @@ from samba.tracer.containers import (
     Change,
     Contents,
     entries_of,
+    is_iterator,
     slots_of,
 )
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
 from samba.tracer.shown_tensors import ShownType
-from samba.tracer.torch_internals import buffers_of, parameters_of
+from samba.tracer.torch_internals import (
+    buffers_of,
+    global_hooks,
+    hooks_of,
+    modules_of,
+    parameters_of,
+)
 from samba.tracer.user_code import is_script_file
 
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
@@ -42,6 +51,9 @@ _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 
 _TRACED = "_call_impl"
 """What a module has while it is traced, for its gradients."""
+
+_MODE = "training"
+"""Of the attributes that every module has, the one that ``forward`` itself may change."""
 
 _MOST = 20_000
 """Containers that are looked into, and entries of one of them: what is beyond is left out."""
@@ -80,6 +92,7 @@ class Snapshot:
             self._walk_module(prefix, module)
         for prefix, module in modules:
             self._walk_class(prefix, type(module))
+        self._walk_hooks("", type(model), global_hooks())
 
     def changes(self, later: Snapshot, *, only_outside: bool = False) -> list[Change]:
         """Entries that are others in a later state of the same model.
@@ -208,7 +221,7 @@ class Snapshot:
             replace(
                 c,
                 entries={concrete(key): concrete(value) for key, value in c.entries.items()}
-                if isinstance(c.container, (set, *DRAWING, np.ndarray))
+                if isinstance(c.container, (set, *DRAWING, np.ndarray)) or is_iterator(c.container)
                 else {key: of(c.place_of(key), value) for key, value in c.entries.items()},
             )
             for c in self._contents
@@ -223,9 +236,23 @@ class Snapshot:
         entries = {
             key: value
             for key, value in vars(module).items()
-            if key not in OWN and key != _TRACED and not any(value is holder for holder in apart)
+            if (key not in OWN or key == _MODE)
+            and key != _TRACED
+            and not any(value is holder for holder in apart)
         }
         self._take(prefix, type(module), "", vars(module), entries, partial=True)
+        parts = modules_of(module)
+        self._take(prefix, type(module), "", parts, dict(parts), looks_into=False)
+        self._walk_hooks(prefix, type(module), hooks_of(module))
+
+    def _walk_hooks(
+        self, prefix: str, owner: Any, kinds: Mapping[str, Mapping[int, Callable[..., Any]]]
+    ) -> None:
+        for kind, hooks in kinds.items():
+            for hook in hooks.values():
+                # While it is traced, a hook is within one that watches it.
+                own = hook.hook if isinstance(hook, WatchedHook) else hook
+                self._walk(f"{prefix}{kind}", "", owner, own)
 
     def _take(
         self,
@@ -276,7 +303,7 @@ class Snapshot:
             self._walk_function(value)
             return
         self._seen.add(id(value))
-        if isinstance(value, (*DRAWING, *COLLECTIONS, np.ndarray)):
+        if isinstance(value, (*DRAWING, *COLLECTIONS, np.ndarray)) or is_iterator(value):
             entries = entries_of(value)
             if entries is not None:
                 looks_into = isinstance(value, COLLECTIONS)
@@ -338,7 +365,7 @@ class Snapshot:
             entries = {
                 key: value
                 for key, value in body.items()
-                if not key.startswith("__") and isinstance(value, (*PLAIN, list, dict, set, deque))
+                if not key.startswith("__") and _is_held_by_class(value)
             }
             self._take(prefix, kind, "", base, entries, partial=True)
             for value in map(concrete, body.values()):
@@ -365,6 +392,9 @@ class Snapshot:
             self._walk_globals(function)
         if defaults := entries_of(function):
             self._take("", function, "", function, defaults)
+        if vars(function) or function.__name__ in code.co_names:
+            path = f"{function.__name__}."
+            self._take(path, function, "", vars(function), dict(vars(function)), partial=True)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             if id(cell) in self._seen:
                 continue  # of two functions in one
@@ -376,17 +406,25 @@ class Snapshot:
         self._outside = outer
 
     def _walk_globals(self, function: types.FunctionType) -> None:
-        """Global variables that a function may name, and those of files that it has imported."""
-        code, own = function.__code__, function.__globals__
-        entries = {name: own[name] for name in _names(code) if name in own}
+        """Global variables that a function may name, and those of files that it imports."""
+        names, own = dict.fromkeys(_names(function.__code__)), function.__globals__
+        entries = {name: own[name] for name in names if name in own}
         self._take("", function, "", own, _readable(entries), partial=True)
-        for module in entries.values():
-            if isinstance(module, types.ModuleType) and is_script_file(
-                vars(module).get("__file__") or "<built-in>"
-            ):
-                names, other = _names(code), vars(module)
-                variables = _readable({name: other[name] for name in names if name in other})
-                self._take(f"{module.__name__}.", module, "", other, variables, partial=True)
+        around = own.get("__package__") or ""
+        imported = (sys.modules.get(n) for name in names for n in (name, f"{around}.{name}"))
+        waiting = [*entries.values(), *imported]
+        looked: set[int] = set()
+        while waiting:
+            module = waiting.pop()
+            if not isinstance(module, types.ModuleType) or id(module) in looked:
+                continue
+            looked.add(id(module))
+            if not _is_script(module):
+                continue
+            other = vars(module)
+            found = {name: other[name] for name in names if name in other}
+            self._take(f"{module.__name__}.", module, "", other, _readable(found), partial=True)
+            waiting += found.values()
 
 
 def _tensors_of(value: Any) -> list[torch.Tensor]:
@@ -419,6 +457,20 @@ def _readable(entries: dict[str, Any]) -> dict[str, Any]:
         for key, value in entries.items()
         if not key.startswith("__") and not _is_no_state(concrete(value))
     }
+
+
+def _is_script(module: types.ModuleType) -> bool:
+    """Whether a module is a file of the user's, or a folder of such without a file of its own."""
+    file, folders = vars(module).get("__file__"), vars(module).get("__path__")
+    if not isinstance(file, str):
+        file = next((os.path.join(f, "") for f in folders or () if isinstance(f, str)), "<none>")
+    return is_script_file(file)
+
+
+def _is_held_by_class(value: Any) -> bool:
+    """Whether an entry of the body of a class may be state, and not what defines the class."""
+    kinds = (*PLAIN, *COLLECTIONS, *DRAWING, np.ndarray, torch.Tensor, types.SimpleNamespace)
+    return isinstance(value, kinds) or _of_user(type(value))
 
 
 def _is_no_state(value: Any) -> bool:
