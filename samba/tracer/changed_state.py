@@ -275,6 +275,10 @@ class TraceState:
             return []
         return [t for key, t in self.after.tensors.items() if key not in self.before.tensors]
 
+    def generators(self) -> list[torch.Generator]:
+        """Torch's generators that the model has."""
+        return self._outer.values_of(torch.Generator)
+
     def iterators(self) -> list[str]:
         """Paths of what gives another value at each call, and cannot go back."""
         return self._outer.iterators()

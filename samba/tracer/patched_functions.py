@@ -127,7 +127,7 @@ class TracedFunctions(TorchFunctionMode):
             self.looks.note(func, args, kwargs)
             return func(*args, **kwargs)
         again = nullcontext() if self._loops is None else self
-        with self._seeds.noted(func), again, self._level(within=True):
+        with self._seeds.noted(func, args, kwargs), again, self._level(within=True):
             return self._call(func, types, args, kwargs)
 
     def _is_plain_question(self) -> bool:

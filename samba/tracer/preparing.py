@@ -101,11 +101,14 @@ def prepare(
 
     Raises:
         GradientError: If a buffer was computed from a parameter.
+        TraceError: If the class of one of the model's tensors computes otherwise than torch's.
     """
+    _refuse_own_classes(model)
     for path, buffer in model.named_buffers():
         if not inference and buffer.grad_fn is not None:
             raise history_error(f"model {root_name(model)}, {path}")
-    deviations, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
+    deviations, loops = _told.setdefault(model, Deviations()), HitLoops(model)
+    seeds = SeedWatch(state.generators())
     recorder = GradientRecorder(model, deviations, state.left)
     branches = CheckedBranches(model, recorder, loops)
     assigned = AssignedState(model, branches.known, state)
@@ -158,6 +161,43 @@ def refuse_scripted(model: torch.nn.Module) -> None:
             reason=f"torch.jit has scripted or traced {scripted[0]}, so its code is not Python",
             hint="Give samba.session.compile the module that was given to torch.jit.",
         )
+
+
+_OF_NO_RESULT = frozenset(
+    {
+        *("__new__", "__init__", "__repr__", "__str__", "__format__", "__hash__", "__dict__"),
+        *("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__", "__setstate__", "__module__"),
+        *("__doc__", "__weakref__", "__slots__", "__annotations__", "__qualname__"),
+    }
+)
+"""What a class of tensors may have of its own, and yet computes as torch's."""
+
+
+def _refuse_own_classes(model: torch.nn.Module) -> None:
+    """Raise if a tensor of a model is of a class that overrides what torch's tensors do."""
+    for path, module in model.named_modules():
+        for holder in (parameters_of(module), buffers_of(module), vars(module)):
+            for name, tensor in holder.items():
+                overridden = _overridden(type(tensor)) if isinstance(tensor, torch.Tensor) else ""
+                if overridden:
+                    raise TraceError(
+                        where=f"model {root_name(model)}, {f'{path}.{name}' if path else name}",
+                        reason=f"its class {type(tensor).__name__} overrides {overridden} of "
+                        "torch's tensors, and a model is traced with torch's own",
+                        hint="Make it a plain tensor, t.as_subclass(torch.Tensor), and write in "
+                        "forward() what its class does.",
+                    )
+
+
+def _overridden(kind: type) -> str:
+    """The first name of torch's tensors that a class of a user's has of its own; empty if none."""
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in ("torch", "samba", "sambaflow"):
+            break
+        for name in vars(base):
+            if name not in _OF_NO_RESULT and hasattr(torch.Tensor, name):
+                return name
+    return ""
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ from samba.tracer.torch_internals import (
     parameters_of,
 )
 from samba.tracer.user_code import is_script_file
+
+V = TypeVar("V")
 
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""
@@ -120,6 +122,15 @@ class Snapshot:
             for key, value in contents.entries.items()
             if isinstance(value, Iterator)
         ]
+
+    def values_of(self, kind: type[V]) -> list[V]:
+        """All values of a type in it.
+
+        Args:
+            kind: The type.
+        """
+        values = (v for contents in self._contents for v in contents.entries.values())
+        return list({id(v): v for v in values if isinstance(v, kind)}.values())
 
     def put_back(self, *, outside: bool = True) -> None:
         """Give every container the entries that it had.

@@ -150,14 +150,19 @@ class HitLoops:
         target = loop_target(frame)
         if not tensors and target and is_read_behind_loop(frame, target):
             raise _escaped(f"{target} is used behind a loop over nonzero()")
-        return self._each(hits, frame, target, tensors=tensors)
+        unread = {
+            name
+            for name, value in frame.f_locals.items()
+            if type(value) in (list, dict, set) and not is_read_behind_loop(frame, name)
+        }
+        return self._each(hits, frame, {target, *unread}, tensors=tensors)
 
     def _each(
-        self, hits: _Hits, frame: FrameType, target: str | None, *, tensors: bool
+        self, hits: _Hits, frame: FrameType, ignored: set[str | None], *, tensors: bool
     ) -> Iterator[Any]:
         """One turn for each entry of the condition."""
         line, ended = calling_line(), False
-        before = _numbers(frame)
+        before = _held(frame)
         try:
             for entry in range(hits.condition.shape[0]):
                 self._turn = None
@@ -167,8 +172,8 @@ class HitLoops:
                     number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
                     self._made[id(number)] = _Made(tensor=number, turn=turn, entry=entry)
                 yield number
-                now = _numbers(frame)
-                for name in (before.keys() & now.keys()) - {target}:
+                now = _held(frame)
+                for name in (before.keys() & now.keys()) - ignored:
                     if now[name] not in (before[name],):
                         raise _escaped(f"an iteration of a loop over nonzero() changes {name}")
             ended = True
@@ -260,9 +265,15 @@ class _Turns:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # as a list
 
 
-def _numbers(frame: FrameType) -> dict[str, Any]:
-    """Local variables that are plain numbers."""
-    return {k: v for k, v in frame.f_locals.items() if type(v) in (bool, int, float)}
+def _held(frame: FrameType) -> dict[str, Any]:
+    """Local variables that are plain numbers or texts, and how much there is in the others."""
+    held: dict[str, Any] = {}
+    for name, value in frame.f_locals.items():
+        if type(value) in (bool, int, float, str, bytes):
+            held[name] = value
+        elif type(value) in (list, dict, set, tuple):
+            held[name] = (len(value),)
+    return held
 
 
 def _trains(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:

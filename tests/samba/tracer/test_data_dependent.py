@@ -288,6 +288,22 @@ def several_at_once(x: Tensor, hits: Tensor) -> Tensor:
     return out
 
 
+def counted_by_a_list(x: Tensor, hits: Tensor) -> Tensor:
+    out, seen = torch.zeros(3), []
+    for row in hits:
+        seen.append(1)
+        out += x[row[0]]
+    return out * len(seen)
+
+
+def counted_by_a_text(x: Tensor, hits: Tensor) -> Tensor:
+    out, seen = torch.zeros(3), ""
+    for row in hits:
+        seen += "x"
+        out += x[row[0]]
+    return out * len(seen)
+
+
 class Looping(nn.Module):
     def __init__(self, loop: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -298,7 +314,11 @@ class Looping(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "loop", [last_number, number_behind_the_loop, counted_from_below, several_at_once]
+    "loop",
+    [
+        *(last_number, number_behind_the_loop, counted_from_below, several_at_once),
+        *(counted_by_a_list, counted_by_a_text),
+    ],
 )
 def test_a_loop_leaves_no_number_and_no_list(loop: Callable[[Tensor, Tensor], Tensor]) -> None:
     with pytest.raises(DataDependentBranch, match="index_add_") as caught:
@@ -308,8 +328,9 @@ def test_a_loop_leaves_no_number_and_no_list(loop: Callable[[Tensor, Tensor], Te
 
 def test_a_variable_of_a_loop_may_be_used_again() -> None:
     def loop(x: Tensor, hits: Tensor) -> Tensor:
-        out = torch.zeros(3)
+        out, seen = torch.zeros(3), []
         for number in hits.flatten().tolist():
+            seen.append(number)  # nobody reads it
             out += x[number]
         for number in range(2):
             out += number
