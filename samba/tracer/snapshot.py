@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import random
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -36,7 +34,7 @@ from samba.tracer.containers import (
     slots_of,
 )
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
-from samba.tracer.shown_tensors import ShownType
+from samba.tracer.script_state import global_state, is_held_by_class, is_of_user, names_in
 from samba.tracer.torch_internals import (
     buffers_of,
     global_hooks,
@@ -358,7 +356,7 @@ class Snapshot:
                 self._walk_module(f"{path}.{name}." if name else f"{path}.", module)
                 self._walk_class(f"{path}.", type(module))
             return
-        users = _of_user(kind) or isinstance(value, types.SimpleNamespace)
+        users = is_of_user(kind) or isinstance(value, types.SimpleNamespace)
         if hasattr(value, "__dict__"):
             entries = dict(vars(value))
             self._take(f"{path}.", kind, "", vars(value), entries, looks_into=users)
@@ -369,14 +367,14 @@ class Snapshot:
 
     def _walk_class(self, prefix: str, kind: type) -> None:
         for base in kind.__mro__:
-            if id(base) in self._code or not _of_user(base):
+            if id(base) in self._code or not is_of_user(base):
                 continue
             self._code.add(id(base))
             body = vars(base)
             entries = {
                 key: value
                 for key, value in body.items()
-                if not key.startswith("__") and _is_held_by_class(value)
+                if not key.startswith("__") and is_held_by_class(value)
             }
             self._take(prefix, kind, "", base, entries, partial=True)
             for value in map(concrete, body.values()):
@@ -418,24 +416,10 @@ class Snapshot:
 
     def _walk_globals(self, function: types.FunctionType) -> None:
         """Global variables that a function may name, and those of files that it imports."""
-        names, own = dict.fromkeys(_names(function.__code__)), function.__globals__
-        entries = {name: own[name] for name in names if name in own}
-        self._take("", function, "", own, _readable(entries), partial=True)
-        around = own.get("__package__") or ""
-        imported = (sys.modules.get(n) for name in names for n in (name, f"{around}.{name}"))
-        waiting = [*entries.values(), *imported]
-        looked: set[int] = set()
-        while waiting:
-            module = waiting.pop()
-            if not isinstance(module, types.ModuleType) or id(module) in looked:
-                continue
-            looked.add(id(module))
-            if not _is_script(module):
-                continue
-            other = vars(module)
-            found = {name: other[name] for name in names if name in other}
-            self._take(f"{module.__name__}.", module, "", other, _readable(found), partial=True)
-            waiting += found.values()
+        names = dict.fromkeys(names_in(function.__code__))
+        for path, owner, variables in global_state(function, names):
+            space = function.__globals__ if owner is function else vars(owner)
+            self._take(path, owner, "", space, variables, partial=True)
 
 
 def _tensors_of(value: Any) -> list[torch.Tensor]:
@@ -451,54 +435,6 @@ tracer looks at them apart."""
 
 _NOT_LOOKED_INTO = frozenset({"torch", "samba", "sambaflow", "builtins", "jax"})
 """Packages whose objects are none of the user's; one of a longer name, as torchtune, may be."""
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Global names in a function and in those defined inside of it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _readable(entries: dict[str, Any]) -> dict[str, Any]:
-    """Global variables that may be state: not modules, nothing of the interpreter or a trace."""
-    return {
-        key: value
-        for key, value in entries.items()
-        if not key.startswith("__") and not _is_no_state(concrete(value))
-    }
-
-
-def _is_script(module: types.ModuleType) -> bool:
-    """Whether a module is a file of the user's, or a folder of such without a file of its own."""
-    file, folders = vars(module).get("__file__"), vars(module).get("__path__")
-    if not isinstance(file, str):
-        file = next((os.path.join(f, "") for f in folders or () if isinstance(f, str)), "<none>")
-    return is_script_file(file)
-
-
-def _is_held_by_class(value: Any) -> bool:
-    """Whether an entry of the body of a class may be state, and not what defines the class."""
-    kinds = (*PLAIN, *COLLECTIONS, *DRAWING, np.ndarray, torch.Tensor, types.SimpleNamespace)
-    return isinstance(value, kinds) or _of_user(type(value))
-
-
-def _is_no_state(value: Any) -> bool:
-    return (
-        isinstance(value, types.ModuleType)
-        or isinstance(getattr(value, "__self__", None), types.ModuleType)
-        or value is ShownType
-    )
-
-
-def _of_user(kind: type) -> bool:
-    """Whether a class is defined in a user's file, or typed in."""
-    module = sys.modules.get(kind.__module__)
-    if module is None or kind.__module__ == "builtins":
-        return False
-    file = getattr(module, "__file__", None)
-    return is_script_file(file) if file else kind.__module__ == "__main__"
 
 
 def _has(value: Any, tensors: Collection[int]) -> bool:
