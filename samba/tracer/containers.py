@@ -319,7 +319,7 @@ def _position(iterator: Any) -> str:
 
     Empty if it does not tell: from Python 3.14 on, those of ``itertools`` do not.
     """
-    frame = getattr(iterator, "gi_frame", _MISSING)
+    frame: Any = getattr(iterator, "gi_frame", _MISSING)
     if frame is not _MISSING:
         held = {} if frame is None else frame.f_locals
         plain = {key: value for key, value in held.items() if isinstance(value, PLAIN)}

@@ -117,7 +117,7 @@ def _run(
     """
 
     def real(source: Node) -> Any:
-        value = source.meta.get("val")
+        value: Any = source.meta.get("val")
         if source is not changed and source not in read:
             return real_like(value)
         view = memory.as_strided(value.shape, value.stride(), value.storage_offset())

@@ -112,5 +112,6 @@ def _places(marks: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 def _range(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor in its storage, and the one behind its last."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
-    return tensor.storage_offset() * tensor.element_size(), (last + 1) * tensor.element_size()
+    first = int(tensor.storage_offset())
+    last = first + sum((size - 1) * step for size, step in steps)
+    return first * tensor.element_size(), (last + 1) * tensor.element_size()

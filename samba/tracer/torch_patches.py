@@ -60,7 +60,7 @@ def unfollowed_assignments() -> AbstractContextManager[None]:
     """
     import torch.export._trace as module  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
-    names = module._graph_input_names
+    names = module._graph_input_names  # pyright: ignore[reportPrivateImportUsage]  # as it is used there
 
     def unfollowed(root: torch.nn.Module, assigned: dict[str, str]) -> RemovableHandle:
         del root, assigned

@@ -42,6 +42,8 @@ class Keeps(nn.Module):
 class Within(nn.Module):
     """A model with that as a part."""
 
+    own: Tensor
+
     def __init__(self, form: Form) -> None:
         super().__init__()
         self.register_buffer("own", torch.ones(4))

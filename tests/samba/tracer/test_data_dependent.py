@@ -269,7 +269,7 @@ def number_behind_the_loop(x: Tensor, hits: Tensor) -> Tensor:
     out = torch.zeros(3)
     for number in hits.flatten().tolist():
         out += x[number]
-    return out * number
+    return out * number  # pyright: ignore[reportPossiblyUnboundVariable]  # this is what is tried
 
 
 def counted_from_below(x: Tensor, hits: Tensor) -> Tensor:
@@ -284,7 +284,7 @@ def counted_from_below(x: Tensor, hits: Tensor) -> Tensor:
 def several_at_once(x: Tensor, hits: Tensor) -> Tensor:
     out = torch.zeros(3)
     for row in hits:
-        torch._foreach_add_([out], [x[row[0]]])
+        torch._foreach_add_([out], [x[row[0]]])  # pyright: ignore[reportPrivateImportUsage]  # as scripts call it
     return out
 
 

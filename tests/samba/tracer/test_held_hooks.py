@@ -251,8 +251,9 @@ class Hooked(nn.Module):
 
 
 def attribute_of_itself(x: torch.Tensor) -> torch.Tensor:
-    attribute_of_itself.calls = getattr(attribute_of_itself, "calls", 0) + 1
-    return x * attribute_of_itself.calls
+    own: Any = attribute_of_itself
+    attribute_of_itself.__dict__["calls"] = getattr(own, "calls", 0) + 1
+    return x * own.calls
 
 
 class Classes(nn.Module):

@@ -119,7 +119,7 @@ class Looking(nn.Parameter):
 class Named(nn.Parameter):
     """Computes as torch's, and has a text of its own."""
 
-    def __repr__(self) -> str:
+    def __format__(self, spec: str) -> str:
         return "named"
 
     def described(self) -> str:
