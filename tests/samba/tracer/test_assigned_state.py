@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -284,3 +285,51 @@ def test_an_average_of_a_part_trains_as_in_torch(tmp_path) -> None:
     """The gradient reads what the buffer held before."""
     outcome = train_both(Centring, {"x": X}, tmp_path, lr=0.01)
     assert outcome == (Outcome.EQUAL, "")
+
+
+class Reaches(nn.Module):
+    """Has another way to its weight and its buffer than their names."""
+
+    scale: Tensor
+
+    def __init__(self, reach: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+        self.reached = reach(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, scale = self.reached()
+        self.scale.add_(1)
+        return (x @ weight.t() * scale + self.layer(x)).square().sum()
+
+
+def by_a_list(m: Any) -> Callable[[], Any]:
+    held = [m.layer.weight, m.scale]
+    return lambda: held
+
+
+def by_a_closure(m: Any) -> Callable[[], Any]:
+    weight, scale = m.layer.weight, m.scale
+    return lambda: (weight, scale)
+
+
+def by_a_partial(m: Any) -> Callable[[], Any]:
+    return functools.partial(lambda *held: held, m.layer.weight, m.scale)
+
+
+@pytest.mark.parametrize("reach", [by_a_list, by_a_closure, by_a_partial])
+def test_another_way_to_a_tensor_of_the_model_leads_to_it(reach: Callable[[Any], Any]) -> None:
+    model = Reaches(reach)
+    traced = trace(model, X)
+    assert [s.path for s in traced.sources if s.role is Role.CONSTANT] == []
+    state = {
+        s.value: s.tensor.detach().clone().requires_grad_(s.requires_grad)
+        for s in traced.sources
+        if s.tensor is not None
+    }
+    env = run_reference(traced.graph(), state | dict.fromkeys(traced.inputs, X))
+    weight = next(s.value for s in traced.sources if s.path == "layer.weight")
+    (ours,) = torch.autograd.grad(env[traced.outputs[0].value], [state[weight]])
+    (theirs,) = torch.autograd.grad(model(X), [model.layer.weight])
+    torch.testing.assert_close(ours, theirs)
