@@ -8,7 +8,7 @@ import torch
 
 from pef_schema.program import Program, Role
 from samba.compiler.gradient_flow import find_gradient_flow
-from samba.compiler.optimizers import UpdatedGraph, place_optimizers
+from samba.compiler.optimizers import UpdatedGraph, place_optimizers, refuse_shared_weights
 from samba.compiler.placement import RegionTable, place
 from samba.compiler.sections import CompileOptions, divide
 from samba.compiler.steps import write_down
@@ -39,6 +39,8 @@ def build_program(
         SambaError: If loss indices, optimizers or shared regions do not fit the model.
     """
     graphs = [traced] if isinstance(traced, Traced) else traced
+    for graph in graphs:
+        refuse_shared_weights(graph, () if options.inference else optimizers)
     table, state = RegionTable(), _state_regions(graphs)
     updated = [
         _updated(graph, optimizers, options, index=index, state=state, table=table)

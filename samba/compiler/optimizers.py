@@ -31,6 +31,7 @@ from pef_schema.program import (
     Value,
 )
 from samba.compiler.placement import PlacedGraph, RegionTable
+from samba.tracer.shared_memory import HeldTensor, refuse_shared_memory
 from samba.tracer.traced import Source, Traced
 
 
@@ -197,6 +198,29 @@ class StaleParameter(SambaError):
             "that is compiled; build the optimizer from model.parameters() again after replacing "
             "parameters"
         )
+
+
+def refuse_shared_weights(traced: Traced, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Raise if torch would train a parameter of a model with another one.
+
+    Args:
+        traced: The model's trace.
+        optimizers: What trains its parameters on the device.
+
+    Raises:
+        SharedMemory: If a parameter that is trained shows elements of another tensor of the graph.
+    """
+    trained = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+    held = [
+        HeldTensor(
+            path=source.path or source.name,
+            tensor=source.tensor,
+            changes=source.requires_grad and id(source.tensor) in trained,
+        )
+        for source in traced.sources
+        if source.tensor is not None and source.role is not Role.INPUT
+    ]
+    refuse_shared_memory(held, traced.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,7 +75,7 @@ def _digest_in(
         HANDLER_ERRORS,
         one_trace(),
         HELD.but_in_scripts(),
-        unchanged_surroundings(model, tensors),
+        unchanged_surroundings(tensors),
         as_traced(model, state, inference=inference),
     ):
         try:
@@ -152,7 +152,7 @@ def _names_of_attributes(model: torch.nn.Module) -> dict[int, str]:
 def _stood_in_for(model: torch.nn.Module, log: CallLog) -> Iterator[None]:
     """While active, tensors without values stand for parameters and buffers, as in a trace.
 
-    Where code has another way to one of them, such as a list, it is a constant of the graph. What
+    Where code has another way to one of them, such as a list, its values are logged. What
     ``forward`` puts in the place of one is logged.
     """
     modules = list(model.named_modules())

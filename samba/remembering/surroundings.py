@@ -62,17 +62,14 @@ def _tables(tensors: Iterable[torch.Tensor]) -> list[tuple[str, Any]]:
 
 
 @contextmanager
-def unchanged_surroundings(
-    model: torch.nn.Module, tensors: Iterable[torch.Tensor]
-) -> Iterator[None]:
+def unchanged_surroundings(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
     """What is called inside finds torch's settings, the environment and generators as they are.
 
-    They are so afterwards as well, even if it raises; so are the modes of modules, global hooks,
-    what the session was told, and attributes of constants.
+    They are so afterwards as well, even if it raises; so are global hooks, what the session was
+    told, and attributes of constants.
 
     Args:
-        model: The model.
-        tensors: Its tensors that are neither parameters nor buffers.
+        tensors: The model's tensors that are neither parameters nor buffers.
 
     Raises:
         Incomparable: If it has changed one of them.
@@ -81,7 +78,6 @@ def unchanged_surroundings(
     environment, generators = dict(os.environ), Generators()
     tables = _tables(tensors)
     tables_before = [copy.copy(table) for _, table in tables]
-    training = [(module, module.training) for module in model.modules()]
     changed: list[str] = []
     with torch.random.fork_rng(devices=[]):
         torch.rand(1)  # a seed that it gives once more changes the state then
@@ -103,10 +99,6 @@ def unchanged_surroundings(
                     changed.append(name)
                     table.clear()
                     table.extend(before) if isinstance(table, list) else table.update(before)
-            for module, before in training:
-                if module.training != before:
-                    changed.append("training")
-                    module.training = before
             if environment != os.environ:
                 changed.append("os.environ")
                 os.environ.clear()

@@ -16,7 +16,7 @@ from pef_schema import first_difference
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.gradient_flow import with_kept_state
-from samba.compiler.optimizers import as_optimizers
+from samba.compiler.optimizers import as_optimizers, refuse_shared_weights
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.mesh import processes_of_chips
 from samba.distributed.replicas import replicas_of
@@ -195,6 +195,7 @@ def load_pef(
     if program.inference and parsed_config(config).get("inference"):
         used = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
+    refuse_shared_weights(traced, used)
     check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
     note_settled(program, [entry.tensor for entry in given.tensors])

@@ -42,6 +42,7 @@ class ChangedAttributes(TraceError):
         changes: list[Change],
         reason: str,
         what: str = "then computes something else",
+        hint: str = "",
     ) -> None:
         self.names = tuple(change.path for change in changes)
         lines = [f"  {c.path}: {c.before} -> {c.after}{_line(model, c)}" for c in changes]
@@ -50,7 +51,8 @@ class ChangedAttributes(TraceError):
             reason=f"forward() changes values that are constants of a compiled graph, and {what}:\n"
             + "\n".join(lines)
             + f"\n{reason}",
-            hint=_HINT if any(change.attribute for change in changes) else _HINT_FOR_HOOKS,
+            hint=hint
+            or (_HINT if any(change.attribute for change in changes) else _HINT_FOR_HOOKS),
         )
 
 
@@ -66,7 +68,7 @@ def _line(model: torch.nn.Module, change: Change) -> str:
     if not change.attribute:
         return ""
     owners = dict.fromkeys([change.owner, *map(type, model.modules())])
-    lines = (_assigned_line(owner, change.attribute) for owner in owners)
+    lines = (assigned_line(owner, change.attribute) for owner in owners)
     line = next(filter(None, lines), "")
     return f"  at {line}" if line else ""
 
@@ -207,6 +209,9 @@ class TraceState:
         self.moved: Sequence[MovedHook] = ()
         """Hooks that ``forward`` registered and removed."""
         self._hook_changes: list[Change] = []
+        self.exchanged: Sequence[tuple[Any, Any]] = ()
+        """Parameters and buffers that ``forward`` has put others in the place of, which a program
+        cannot write, with what the next call finds there."""
         self.draws: Generators | None = None
         self.drew = ""
         """Which generators of Python drew numbers in ``forward``."""
@@ -270,6 +275,10 @@ class TraceState:
             return []
         return [t for key, t in self.after.tensors.items() if key not in self.before.tensors]
 
+    def generators(self) -> list[torch.Generator]:
+        """Torch's generators that the model has."""
+        return self._outer.values_of(torch.Generator)
+
     def iterators(self) -> list[str]:
         """Paths of what gives another value at each call, and cannot go back."""
         return self._outer.iterators()
@@ -321,7 +330,7 @@ class MutatedConstant(TraceError):
         self.name = name
         path, _, attribute = name.rpartition(".")
         owners = [type(m) for p, m in model.named_modules() if p == path]
-        lines = (_assigned_line(owner, attribute) for owner in owners)
+        lines = (assigned_line(owner, attribute) for owner in owners)
         super().__init__(
             where=next(filter(None, lines), f"model {type(model).__name__}"),
             reason=f"forward() writes into {name}, a tensor that is a plain attribute and thus a "
@@ -331,7 +340,7 @@ class MutatedConstant(TraceError):
         )
 
 
-def _assigned_line(owner: type | Callable[..., Any], name: str) -> str:
+def assigned_line(owner: type | Callable[..., Any], name: str) -> str:
     """Where an attribute or a variable is changed outside of ``__init__``, as ``file:line``.
 
     The source of the class that has the attribute, or of the function that uses the variable, says

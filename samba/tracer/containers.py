@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import operator
 import random
 import types
+import warnings
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +123,8 @@ class Contents:
             draws = not isinstance(container, itertools.count)
             same = repr(old) == repr(new)
             return [] if same else [self._whole("a state", "another one", draws=draws)]
+        if is_iterator(container):
+            return [] if old == new else [self._whole("a position", "a later one")]
         if isinstance(container, CACHED):
             words = ("the results that it keeps", "others")
             return [] if len(old) == len(new) else [self._whole(*words, caches=True)]
@@ -177,6 +181,8 @@ class Contents:
             container.cell_contents = next(iter(entries.values()))
         elif isinstance(container, DRAWING):
             _set_drawing_state(container, entries["state"])
+        elif is_iterator(container):
+            pass  # it cannot go back
         elif isinstance(container, CACHED):
             if any(map(_is_traced, _cached_results(container))):
                 container.cache_clear()  # no other call can use a tensor of a trace
@@ -204,9 +210,9 @@ class Contents:
     def _put_back_mapping(self, container: dict[Any, Any]) -> None:
         added = [key for key in container if key not in self.entries]
         if not self.partial:
-            for key in added:
-                del container[key]
-        elif not isinstance(container.get("__builtins__"), (dict, types.ModuleType)):
+            if not _identical(container, self.entries):
+                container.clear()  # the order is that of before, too
+        elif not _is_of_a_module(container):
             for key in added:  # of a module, whose own entries are torch's
                 if key not in OWN:
                     del container[key]
@@ -215,18 +221,26 @@ class Contents:
                 container[key] = value
 
 
+def _is_of_a_module(namespace: dict[Any, Any]) -> bool:
+    """Whether a dict has the global names of a module, or of a package without a file."""
+    builtins = namespace.get("__builtins__")
+    return isinstance(builtins, (dict, types.ModuleType)) or "__spec__" in namespace
+
+
 def entries_of(value: Any) -> dict[Any, Any] | None:
     """The entries of a container that is not a namespace.
 
     Args:
-        value: A collection, a generator, an array of NumPy, or a function: its defaults, or the
-            results that it keeps.
+        value: A collection, a generator, an iterator, an array of NumPy, or a function: its
+            defaults, or the results that it keeps.
 
     Returns:
         The entries by key; None if reading them may run code of a class, or takes much memory.
     """
     if isinstance(value, DRAWING):
         return {"state": _drawing_state(value)}
+    if is_iterator(value):
+        return {"state": _position(value)}
     if isinstance(value, np.ndarray):
         is_state = value.flags.writeable and not value.dtype.hasobject
         return {"state": value.copy()} if is_state and value.nbytes <= _MOST_BYTES else None
@@ -288,6 +302,40 @@ def _set_drawing_state(value: Any, state: Any) -> None:
         value.bit_generator.state = state
     elif isinstance(value, np.random.RandomState):
         value.set_state(state)
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether a value is an iterator of Python's own, which cannot go back to where it was."""
+    kind = type(value)
+    return (
+        isinstance(value, Iterator)
+        and kind.__module__ in ("builtins", "itertools")
+        and not isinstance(value, DRAWING)
+    )
+
+
+def _position(iterator: Any) -> str:
+    """What tells where an iterator is from where it was, without asking it for more.
+
+    Empty if it does not tell: from Python 3.14 on, those of ``itertools`` do not.
+    """
+    frame: Any = getattr(iterator, "gi_frame", _MISSING)
+    if frame is not _MISSING:
+        held = {} if frame is None else frame.f_locals
+        plain = {key: value for key, value in held.items() if isinstance(value, PLAIN)}
+        inner = [_position(value) for value in held.values() if is_iterator(value)]
+        return f"{getattr(frame, 'f_lasti', None)} {plain} {inner}"
+    rest = operator.length_hint(iterator, -1)
+    if rest >= 0:
+        return f"{rest}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            parts = iterator.__reduce__()[1:]
+    except (AttributeError, TypeError):
+        return ""
+    flat = [leaf for part in parts for leaf in (part if isinstance(part, tuple) else (part,))]
+    return f"{[_position(leaf) if is_iterator(leaf) else repr(leaf)[:40] for leaf in flat]}"
 
 
 def _defaults_of(function: types.FunctionType) -> dict[str, Any]:
@@ -354,9 +402,26 @@ def _same(old: Any, new: Any) -> bool:
         return len(old) == len(new) and all(map(_same, old, new))
     if is_observed(old):
         return False
+    if isinstance(old, torch.nn.Module):
+        return _are_alike(old, new)
     if isinstance(old, float):
         return repr(old) == repr(new)  # nan is itself, and -0.0 is not 0.0
     return isinstance(old, PLAIN) and old == new
+
+
+def _are_alike(old: torch.nn.Module, new: torch.nn.Module) -> bool:
+    """Whether two modules of one class are the same but for their identity: layers without state.
+
+    ``forward`` may make such a layer in each call.
+    """
+    ours, theirs = vars(old), vars(new)
+    tables = [
+        table for each in (ours, theirs) for table in each.values() if isinstance(table, dict)
+    ]
+    if any(tables) or ours.keys() != theirs.keys():
+        return False
+    plain = [key for key in ours if key not in OWN or key == "training"]
+    return all(_same(ours[key], theirs[key]) for key in plain)
 
 
 def _identical(old: Iterable[Any], new: Iterable[Any]) -> bool:

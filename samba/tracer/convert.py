@@ -83,6 +83,8 @@ class _Converter(PlainNodes):
         self.inputs: list[int] = []
         self.updates: list[tuple[int, int]] = []
         self.tied: dict[int, int] = {}
+        self.buffers: dict[str, int] = {}
+        """Parameters and buffers by their paths, several of which may be one."""
         self.exempt: list[int] = []
         self.tables: dict[int, int] = {}
         """Parameters that forward changes, by their latest values."""
@@ -131,6 +133,7 @@ class _Converter(PlainNodes):
         source = self._source_of(spec, entries)
         if source.role in (Role.WEIGHT, Role.BUFFER):
             first = self.tied.setdefault(id(source.tensor), len(self.values))
+            self.buffers[source.path] = first
             if first < len(self.values):
                 self.of[node] = first
                 return
@@ -301,7 +304,6 @@ class _Converter(PlainNodes):
 
     def _outputs(self, node: torch.fx.Node) -> tuple[TracedOutput, ...]:
         results = cast("list[torch.fx.Node]", node.args[0])
-        buffers = {s.path: s.value for s in self.sources if s.role is Role.BUFFER}
         outputs: list[TracedOutput] = []
         names = Namer()
         count = self.separated.outputs
@@ -325,7 +327,7 @@ class _Converter(PlainNodes):
                     TracedOutput(value=index, name=names.unique(self.values[index].name))
                 )
             elif spec.kind is OutputKind.BUFFER_MUTATION:
-                self.updates.append((index, buffers[spec.target or ""]))
+                self.updates.append((index, self.buffers[spec.target or ""]))
             else:
                 raise TraceError(
                     where=self.where,

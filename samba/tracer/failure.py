@@ -124,12 +124,12 @@ def explain(
         eager = _eager_error(model, given)
         text = _eager_text(eager) or text
     if depends or _DEPENDENT_TEXT.search(text):
+        source = _source(error.__traceback__)
         return DataDependentBranch(
             where=where,
-            reason="forward() depends on the value of a tensor"
-            + (f": {source}" if (source := _source(error.__traceback__)) else ""),
+            reason="forward() depends on the value of a tensor" + (f": {source}" if source else ""),
             hint="A compiled graph is static. Replace the branch with torch.where or masking, "
-            "move it out of forward(), or make the condition a Python value.",
+            f"move it out of forward(), or make the condition a Python value.{_membership(source)}",
         )
     if isinstance(error, (RuntimeError, ValueError, IndexError)) and _DTYPE_TEXT.search(text):
         hint = (
@@ -198,6 +198,16 @@ def _source(trace: TracebackType | None) -> str:
         return ""
     last = entries[-1]
     return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).strip()
+
+
+def _membership(source: str) -> str:
+    """What stands for ``in`` among tensors, where a line has it."""
+    if " in " not in re.sub(r"\bfor\b.*?\bin\b", "", source):
+        return ""
+    return (
+        " As a tensor, `3 in t` is (t == 3).any(), and `t in (1, 2)` is "
+        "torch.isin(t, torch.tensor([1, 2]))."
+    )
 
 
 def _essence(text: str) -> str:

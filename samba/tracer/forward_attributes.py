@@ -17,7 +17,13 @@ import torch
 from samba.support.naming import root_name
 from samba.tensor.conversions import integral
 from samba.tensor.lazy_mode import traced_forward
-from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps, UntracedFunction
+from samba.tracer.errors import (
+    GradientError,
+    TraceError,
+    UnsupportedOp,
+    UnsupportedOps,
+    UntracedFunction,
+)
 from samba.tracer.inputs import foreign_reason
 from samba.tracer.torch_internals import FakeTensor, differentiates_functions
 from samba.tracer.user_code import called_by_user, calling_line, is_user_file
@@ -233,6 +239,27 @@ def _transform(frames: Iterable[FrameType]) -> str:
     return ""
 
 
+def _refuse_history(tensor: T) -> None:
+    if tensor.grad_fn is not None:
+        raise history_error(calling_line())
+
+
+def history_error(where: str) -> GradientError:
+    """What is raised where ``forward`` uses what was computed outside of it from a parameter.
+
+    Args:
+        where: The user's line, or the name of the tensor.
+    """
+    return GradientError(
+        where=where,
+        reason="forward() uses a tensor that was computed outside of it from a parameter: torch's "
+        "backward pass goes on into that computation, which a program does not have",
+        hint="Compute it in forward(). If it is not to be trained, keep it without its history: "
+        "t.detach().clone().",
+        deviation="kept-history",
+    )
+
+
 def refuse_constants(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
     """Raise unless all tensors that ``forward`` uses and did not make are plain.
 
@@ -244,8 +271,11 @@ def refuse_constants(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) ->
 
     Raises:
         UnsupportedOps: If one is sparse, nested or quantized; with the line that uses it.
+        GradientError: If a gradient would go on from one into what has made it.
     """
     for tensor in tensors:
+        if not isinstance(tensor, FakeTensor) and torch.is_grad_enabled():
+            _refuse_history(tensor)
         reason = "" if tensor.layout is torch.strided else foreign_reason(tensor)
         if reason and (not isinstance(tensor, FakeTensor) or "_path" in vars(tensor)):
             name = vars(tensor).get("_path", "")

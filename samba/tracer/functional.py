@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 from torch.fx.node import map_arg
 
@@ -35,8 +36,10 @@ from samba.tracer.in_place import (
     writes_apart,
 )
 from samba.tracer.layouts import viewed_inputs
-from samba.tracer.nodes import KEPT_META
+from samba.tracer.nodes import KEPT_META, changes_in_place, owner_of
+from samba.tracer.overlapping_writes import refuse_overlapping
 from samba.tracer.preparing import Prepared, plain_tensors
+from samba.tracer.shared_memory import HeldTensor, refuse_shared_memory
 from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (
     FakeTensorMode,
@@ -97,14 +100,37 @@ def _exact(program: ExportedProgram, prepared: Prepared, name: str) -> ExportedP
         refuse_overwritten(program, *prepared.recorder.taken_history())
         detach_ungraded(program, name)
     refuse_shared(program.graph, name)
+    refuse_overlapping(program.graph, name)
     name_elements(program, name)
     looks.viewed = viewed_inputs(program)
+    _refuse_shared_state(program, prepared.model, name)
     program = functional_form(program)
     branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
     branches.tell(prepared.told)
     if not prepared.inference:
         exact_writes(program)
     return program
+
+
+def _refuse_shared_state(program: ExportedProgram, model: torch.nn.Module, name: str) -> None:
+    """Raise if ``forward`` changes a buffer that shares memory with another tensor of the model."""
+    changed = {owner_of(tensor).name for _, tensor in changes_in_place(program.graph)}
+    held: list[HeldTensor] = []
+    for spec in program.graph_signature.input_specs:
+        path = spec.target or ""
+        match spec.kind:
+            case InputKind.PARAMETER:
+                tensor = model.get_parameter(path)
+            case InputKind.BUFFER:
+                tensor = model.get_buffer(path)
+            case InputKind.CONSTANT_TENSOR:
+                tensor = program.constants[path]
+            case _:
+                continue
+        if isinstance(tensor, torch.Tensor):
+            changes = getattr(spec.arg, "name", "") in changed
+            held.append(HeldTensor(path=path, tensor=tensor, changes=changes))
+    refuse_shared_memory(held, name)
 
 
 def functional_form(program: ExportedProgram) -> ExportedProgram:

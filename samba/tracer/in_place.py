@@ -230,7 +230,8 @@ def _nodes_by_memory(graph: Graph) -> dict[int, list[Node]]:
     """The nodes that show each memory, its owner first."""
     shown: dict[int, list[Node]] = {}
     for node in graph.nodes:
-        if isinstance(node.meta.get("val"), torch.Tensor):
+        is_unread = node.op == "placeholder" and not node.users  # another name of one that is
+        if isinstance(node.meta.get("val"), torch.Tensor) and not is_unread:
             shown.setdefault(_memory_of(node), []).append(node)
     return shown
 

@@ -79,7 +79,7 @@ def _refusal(node: torch.fx.Node) -> str:
     try:
         with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            args, kwargs = tree_map(_real, arguments)
+            args, kwargs = tree_map(real_like, arguments)
             target(*args, **kwargs)
     except NotImplementedError:
         return ""  # it has no kernel of its own, and is decomposed
@@ -92,8 +92,15 @@ def _value(arg: Any) -> Any:
     return arg.meta.get("val", arg) if isinstance(arg, torch.fx.Node) else arg
 
 
-def _real(arg: Any) -> Any:
-    """A tensor of the same form: numbers from 0 to 1, whole ones 0, which is an index if any is."""
+def real_like(arg: Any) -> Any:
+    """A tensor with values, of the form of one without.
+
+    Args:
+        arg: The tensor, or another argument, which is given back.
+
+    Returns:
+        Numbers from 0 to 1, whole ones 0, which is an index if any is.
+    """
     if not isinstance(arg, torch.Tensor):
         return arg
     sizes = [(int(size), int(step)) for size, step in zip(arg.shape, arg.stride(), strict=True)]

@@ -25,10 +25,11 @@ from samba.tracer.errors import DEPENDS_ON_DATA, UnsupportedOp, UnsupportedOps
 from samba.tracer.inputs import foreign_reason
 from samba.tracer.kernel_refusals import refuse_of_nothing
 from samba.tracer.marker_ops import CHECK, COTANGENT, MARKER
-from samba.tracer.nodes import aten_calls, call_like
+from samba.tracer.nodes import argument, aten_calls, call_like
 from samba.tracer.preparing import quiet
 from samba.tracer.random_draws import refuse_seeded
 from samba.tracer.torch_internals import (
+    arguments_of,
     decompositions,
     is_made_of_others,
     is_operation,
@@ -170,6 +171,11 @@ _IN_FIXED_POINT = (
 """How the names of operations begin that torch computes of uint8 with whole weights."""
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_TAKES_A_NUMBER = (
+    "takes a number out of a tensor: compute with the tensor itself, x * t in place of "
+    "x * t.item(), x.index_select(0, t) in place of x[t.item()] or t.tolist(), torch.stack in "
+    "place of torch.tensor of numbers, a mask in place of a length"
+)
 
 
 def _refused_ops(graph: Graph) -> tuple[dict[Node, str], set[Node]]:
@@ -204,7 +210,7 @@ def _reason(node: Node) -> str:
     values = node.meta.get("val")
     for value in values if isinstance(values, (tuple, list)) else (values,):
         if isinstance(value, _NUMBERS):
-            return "takes a number out of a tensor"
+            return _TAKES_A_NUMBER
         if not isinstance(value, torch.Tensor):
             continue
         reason = foreign_reason(value)
@@ -324,6 +330,11 @@ def _insert_casts(graph: Graph) -> None:
     """Insert ``aten._to_copy`` before every argument that torch would promote."""
     for node, packet in list(aten_calls(graph)):
         common = _promotion(node, packet)
+        default = _default_dtype(node)
+        if default is not None and not node.all_input_nodes:
+            node.kwargs = {**node.kwargs, "dtype": default}
+        elif default is not None and packet not in _KEEPS_TYPES:
+            common = default
         if common is None:
             continue
         keep = node.args[:1] if packet == "where" else ()
@@ -337,6 +348,26 @@ def _insert_casts(graph: Graph) -> None:
 
         node.args = torch.fx.map_arg(node.args, cast)
         node.kwargs = torch.fx.map_arg(node.kwargs, cast)
+
+
+def _default_dtype(node: Node) -> torch.dtype | None:
+    """The floating type of a result for which torch took its default, where that is not float32.
+
+    So it does where an operation is given no type, and no floating numbers.
+    """
+    value = node.meta.get("val")
+    default = torch.get_default_dtype()
+    if default is torch.float32 or not isinstance(value, torch.Tensor) or value.dtype != default:
+        return None
+    sources = [source.meta.get("val") for source in node.all_input_nodes]
+    if any(
+        isinstance(v, torch.Tensor) and (v.is_floating_point() or v.is_complex()) for v in sources
+    ):
+        return None
+    places = {a.name: place for place, a in enumerate(arguments_of(node.target))}
+    given = argument(node, places["dtype"]) if "dtype" in places else None
+    tagged = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return default if given is None and ("dtype" in places if not sources else tagged) else None
 
 
 def _promotion(node: Node, packet: str) -> torch.dtype | None:

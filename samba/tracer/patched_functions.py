@@ -7,7 +7,7 @@ what is called in its place comes to the same mode again, which then asks loops 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -85,6 +85,7 @@ class TracedFunctions(TorchFunctionMode):
         branches: What decides branches on values; None to leave them to torch.
         seeds: Where to note what draws from a generator that ``forward`` has seeded.
         loops: Loops over what was hit; None if there are none.
+        stand_in: Gives what stands for a parameter or a buffer in the trace; None for others.
 
     Attributes:
         asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
@@ -99,9 +100,10 @@ class TracedFunctions(TorchFunctionMode):
         branches: CheckedBranches | None = None,
         seeds: SeedWatch | None = None,
         loops: HitLoops | None = None,
+        stand_in: Callable[[torch.Tensor], torch.Tensor | None] = lambda tensor: None,
     ) -> None:
         super().__init__()
-        self._loops, self._is_within = loops, False
+        self._loops, self._is_within, self._stand_in = loops, False, stand_in
         self._model, self._recorder, self._branches = model, recorder, branches
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
@@ -125,7 +127,7 @@ class TracedFunctions(TorchFunctionMode):
             self.looks.note(func, args, kwargs)
             return func(*args, **kwargs)
         again = nullcontext() if self._loops is None else self
-        with self._seeds.noted(func), again, self._level(within=True):
+        with self._seeds.noted(func, args, kwargs), again, self._level(within=True):
             return self._call(func, types, args, kwargs)
 
     def _is_plain_question(self) -> bool:
@@ -157,9 +159,10 @@ class TracedFunctions(TorchFunctionMode):
             self._recorder.repeated.note(func, args, kwargs)
         if func is torch.autograd.grad and not called_by_this_package(_MODES):
             self.asks_gradient = calling_line()
-        args, kwargs = self._plain(types, args, kwargs)
         if traced_forward() is not None:
-            refuse_constants(self._model, operands(args, kwargs))
+            tensors = operands(args, kwargs)
+            args, kwargs = self._plain(types, args, kwargs, tensors)
+            refuse_constants(self._model, tensors)
         if self._branches is not None:
             if self._branches.requires(func, args, kwargs):
                 return None
@@ -235,18 +238,27 @@ class TracedFunctions(TorchFunctionMode):
         )
 
     def _plain(
-        self, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        types: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: Sequence[torch.Tensor],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments with torch's tensors in the place of SambaTensors: constants of the graph.
+        """Arguments with what stands for the model's tensors, and torch's for SambaTensors.
 
-        The exporter forgets ``inference_mode``: what enters it is detached.
+        The latter are constants of the graph. The exporter forgets ``inference_mode``: what enters
+        it is detached.
         """
         known = not any(issubclass(kind, SambaTensor) for kind in types)
-        if traced_forward() is None or (known and not torch.is_inference_mode_enabled()):
+        known = known and all(self._stand_in(tensor) is None for tensor in tensors)
+        if known and not torch.is_inference_mode_enabled():
             return args, kwargs
         return self._replaced(args), {key: self._replaced(item) for key, item in kwargs.items()}
 
     def _replaced(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            stand_in = self._stand_in(value)
+            value = value if stand_in is None else stand_in
         if isinstance(value, SambaTensor):
             value = self._plains.setdefault(id(value), (value.torch(), value))[0]
         if isinstance(value, torch.Tensor):

@@ -16,12 +16,14 @@ import torch
 from samba.support.deviations import Deviations, tell
 from samba.support.naming import root_name
 from samba.tensor.labels import keep_names
+from samba.tracer.assigned_state import AssignedState
 from samba.tracer.backward_passes import watched_hooks
 from samba.tracer.changed_state import TraceState
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.errors import TraceError
+from samba.tracer.forward_attributes import history_error
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import Looks
 from samba.tracer.patched_functions import TracedFunctions
@@ -96,11 +98,23 @@ def prepare(
 
     Returns:
         The stage.
+
+    Raises:
+        GradientError: If a buffer was computed from a parameter.
+        TraceError: If the class of one of the model's tensors computes otherwise than torch's.
     """
-    deviations, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
+    _refuse_own_classes(model)
+    for path, buffer in model.named_buffers():
+        if not inference and buffer.grad_fn is not None:
+            raise history_error(f"model {root_name(model)}, {path}")
+    deviations, loops = _told.setdefault(model, Deviations()), HitLoops(model)
+    seeds = SeedWatch(state.generators())
     recorder = GradientRecorder(model, deviations, state.left)
     branches = CheckedBranches(model, recorder, loops)
-    functions = TracedFunctions(model, recorder, deviations, looks, branches, seeds, loops)
+    assigned = AssignedState(model, branches.known, state)
+    functions = TracedFunctions(
+        model, recorder, deviations, looks, branches, seeds, loops, assigned.stand_in
+    )
     return Prepared(
         model=model,
         given=given,
@@ -119,6 +133,7 @@ def prepare(
             loops.watched(),
             # Hooks say what does not reach the device; gradients of the model's own are recorded.
             watched_hooks(model, deviations),
+            assigned.written(),
             recorder.recording(),
             # Traced tensors have the names of SambaTensors.
             samba_names(model, given),
@@ -146,6 +161,43 @@ def refuse_scripted(model: torch.nn.Module) -> None:
             reason=f"torch.jit has scripted or traced {scripted[0]}, so its code is not Python",
             hint="Give samba.session.compile the module that was given to torch.jit.",
         )
+
+
+_OF_NO_RESULT = frozenset(
+    {
+        *("__new__", "__init__", "__repr__", "__str__", "__format__", "__hash__", "__dict__"),
+        *("__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__", "__setstate__", "__module__"),
+        *("__doc__", "__weakref__", "__slots__", "__annotations__", "__qualname__"),
+    }
+)
+"""What a class of tensors may have of its own, and yet computes as torch's."""
+
+
+def _refuse_own_classes(model: torch.nn.Module) -> None:
+    """Raise if a tensor of a model is of a class that overrides what torch's tensors do."""
+    for path, module in model.named_modules():
+        for holder in (parameters_of(module), buffers_of(module), vars(module)):
+            for name, tensor in holder.items():
+                overridden = _overridden(type(tensor)) if isinstance(tensor, torch.Tensor) else ""
+                if overridden:
+                    raise TraceError(
+                        where=f"model {root_name(model)}, {f'{path}.{name}' if path else name}",
+                        reason=f"its class {type(tensor).__name__} overrides {overridden} of "
+                        "torch's tensors, and a model is traced with torch's own",
+                        hint="Make it a plain tensor, t.as_subclass(torch.Tensor), and write in "
+                        "forward() what its class does.",
+                    )
+
+
+def _overridden(kind: type) -> str:
+    """The first name of torch's tensors that a class of a user's has of its own; empty if none."""
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in ("torch", "samba", "sambaflow"):
+            break
+        for name in vars(base):
+            if name not in _OF_NO_RESULT and hasattr(torch.Tensor, name):
+                return name
+    return ""
 
 
 @contextmanager

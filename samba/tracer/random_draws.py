@@ -4,16 +4,16 @@
   it works in place or on whole channels. The rate is an argin, so that it can change without a
   compile, and a PEF must not depend on what it was then: here dropout stays at every rate. An
   operation that has a rate draws nothing where that is 0.
-* Random numbers that ``forward`` draws from a generator that it has seeded are refused: torch draws
-  the same numbers in each call, or those of a seed that is kept; the device draws others in each
-  run. A trace draws nothing, so torch's generator changes its state only where ``forward`` gives it
-  another one.
+* Random numbers that ``forward`` draws from a generator that it has seeded or made are refused:
+  torch draws the same numbers in each call, or those of a seed that is kept; the device draws
+  others in each run. A trace draws nothing, so a generator changes its state only where ``forward``
+  gives it another one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -201,8 +201,8 @@ class SeededNumbers(TraceError):
     def __init__(self, line: str) -> None:
         super().__init__(
             where=line,
-            reason="forward() draws random numbers here from torch's generator after setting its "
-            "seed or state, which the device does not have: it draws new numbers in each run",
+            reason="forward() draws random numbers here from a generator of torch's after setting "
+            "its seed or state, which the device does not have: it draws new numbers in each run",
             hint="For the same numbers in each run, draw them once, before the model is compiled, "
             "and register them as a buffer. For new ones, as torch draws behind torch.seed(), "
             "leave the seed out of forward().",
@@ -214,39 +214,50 @@ _OTHER = 0x5EED_0F_A_7ACE
 
 
 class SeedWatch:
-    """Knows whether torch's generator has a state that ``forward`` has given it.
+    """Knows whether a generator of torch has a state that ``forward`` has given it.
 
-    For the time of a trace the generator has a seed that nobody else has given it. Numbers that
-    other threads draw meanwhile change its state, but not its seed.
+    For the time of a trace the generators have a seed that nobody else has given them. Numbers that
+    other threads draw meanwhile change their state, but not their seed. One that is made in
+    ``forward`` has none such.
+
+    Args:
+        generators: Those that the model has, beside torch's own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, generators: Iterable[torch.Generator] = ()) -> None:
         self._seed: int | None = None
+        self._generators = [torch.default_generator, *generators]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the generator; afterwards it has the state that it had."""
+        """Watch the generators; afterwards they have the states that they had."""
         with outside_of_trace():
-            state = torch.get_rng_state()
+            states = [generator.get_state() for generator in self._generators]
             self._seed = torch.initial_seed() ^ _OTHER
-            torch.default_generator.manual_seed(self._seed)
+            for generator in self._generators:
+                generator.manual_seed(self._seed)
         try:
             yield
         finally:
             self._seed = None
-            torch.set_rng_state(state)
+            for generator, state in zip(self._generators, states, strict=True):
+                generator.set_state(state)
 
-    def noted(self, function: Callable[..., Any]) -> AbstractContextManager[Any]:
+    def noted(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AbstractContextManager[Any]:
         """Note in the graph that a function may draw behind a seed, while it is called.
 
         Args:
             function: The function.
+            args, kwargs: Its arguments.
         """
         name = getattr(function, "__name__", "").lower()
         if self._seed is None or not any(part in name for part in _DRAWING):
             return nullcontext()
         caller = next(users_callers(sys._getframe(1)), None)
-        if caller is None or torch.initial_seed() == self._seed:
+        given = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator))
+        if caller is None or next(given, torch.default_generator).initial_seed() == self._seed:
             return nullcontext()  # the exporter goes through the graph once more, or no seed
         stack = ExitStack()
         stack.enter_context(preserve_node_meta())

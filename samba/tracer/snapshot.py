@@ -10,16 +10,16 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
+from samba.tracer.backward_passes import WatchedHook
 from samba.tracer.containers import (
     CACHED,
     COLLECTIONS,
@@ -30,18 +30,30 @@ from samba.tracer.containers import (
     Change,
     Contents,
     entries_of,
+    is_iterator,
     slots_of,
 )
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
-from samba.tracer.shown_tensors import ShownType
-from samba.tracer.torch_internals import buffers_of, parameters_of
+from samba.tracer.script_state import global_state, is_held_by_class, is_of_user, names_in
+from samba.tracer.torch_internals import (
+    buffers_of,
+    global_hooks,
+    hooks_of,
+    modules_of,
+    parameters_of,
+)
 from samba.tracer.user_code import is_script_file
+
+V = TypeVar("V")
 
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""
 
 _TRACED = "_call_impl"
 """What a module has while it is traced, for its gradients."""
+
+_MODE = "training"
+"""Of the attributes that every module has, the one that ``forward`` itself may change."""
 
 _MOST = 20_000
 """Containers that are looked into, and entries of one of them: what is beyond is left out."""
@@ -80,6 +92,7 @@ class Snapshot:
             self._walk_module(prefix, module)
         for prefix, module in modules:
             self._walk_class(prefix, type(module))
+        self._walk_hooks("", type(model), global_hooks())
 
     def changes(self, later: Snapshot, *, only_outside: bool = False) -> list[Change]:
         """Entries that are others in a later state of the same model.
@@ -107,6 +120,15 @@ class Snapshot:
             for key, value in contents.entries.items()
             if isinstance(value, Iterator)
         ]
+
+    def values_of(self, kind: type[V]) -> list[V]:
+        """All values of a type in it.
+
+        Args:
+            kind: The type.
+        """
+        values = (v for contents in self._contents for v in contents.entries.values())
+        return list({id(v): v for v in values if isinstance(v, kind)}.values())
 
     def put_back(self, *, outside: bool = True) -> None:
         """Give every container the entries that it had.
@@ -208,7 +230,7 @@ class Snapshot:
             replace(
                 c,
                 entries={concrete(key): concrete(value) for key, value in c.entries.items()}
-                if isinstance(c.container, (set, *DRAWING, np.ndarray))
+                if isinstance(c.container, (set, *DRAWING, np.ndarray)) or is_iterator(c.container)
                 else {key: of(c.place_of(key), value) for key, value in c.entries.items()},
             )
             for c in self._contents
@@ -223,9 +245,23 @@ class Snapshot:
         entries = {
             key: value
             for key, value in vars(module).items()
-            if key not in OWN and key != _TRACED and not any(value is holder for holder in apart)
+            if (key not in OWN or key == _MODE)
+            and key != _TRACED
+            and not any(value is holder for holder in apart)
         }
         self._take(prefix, type(module), "", vars(module), entries, partial=True)
+        parts = modules_of(module)
+        self._take(prefix, type(module), "", parts, dict(parts), looks_into=False)
+        self._walk_hooks(prefix, type(module), hooks_of(module))
+
+    def _walk_hooks(
+        self, prefix: str, owner: Any, kinds: Mapping[str, Mapping[int, Callable[..., Any]]]
+    ) -> None:
+        for kind, hooks in kinds.items():
+            for hook in hooks.values():
+                # While it is traced, a hook is within one that watches it.
+                own = hook.hook if isinstance(hook, WatchedHook) else hook
+                self._walk(f"{prefix}{kind}", "", owner, own)
 
     def _take(
         self,
@@ -276,7 +312,7 @@ class Snapshot:
             self._walk_function(value)
             return
         self._seen.add(id(value))
-        if isinstance(value, (*DRAWING, *COLLECTIONS, np.ndarray)):
+        if isinstance(value, (*DRAWING, *COLLECTIONS, np.ndarray)) or is_iterator(value):
             entries = entries_of(value)
             if entries is not None:
                 looks_into = isinstance(value, COLLECTIONS)
@@ -320,7 +356,7 @@ class Snapshot:
                 self._walk_module(f"{path}.{name}." if name else f"{path}.", module)
                 self._walk_class(f"{path}.", type(module))
             return
-        users = _of_user(kind) or isinstance(value, types.SimpleNamespace)
+        users = is_of_user(kind) or isinstance(value, types.SimpleNamespace)
         if hasattr(value, "__dict__"):
             entries = dict(vars(value))
             self._take(f"{path}.", kind, "", vars(value), entries, looks_into=users)
@@ -331,14 +367,14 @@ class Snapshot:
 
     def _walk_class(self, prefix: str, kind: type) -> None:
         for base in kind.__mro__:
-            if id(base) in self._code or not _of_user(base):
+            if id(base) in self._code or not is_of_user(base):
                 continue
             self._code.add(id(base))
             body = vars(base)
             entries = {
                 key: value
                 for key, value in body.items()
-                if not key.startswith("__") and isinstance(value, (*PLAIN, list, dict, set, deque))
+                if not key.startswith("__") and is_held_by_class(value)
             }
             self._take(prefix, kind, "", base, entries, partial=True)
             for value in map(concrete, body.values()):
@@ -365,6 +401,9 @@ class Snapshot:
             self._walk_globals(function)
         if defaults := entries_of(function):
             self._take("", function, "", function, defaults)
+        if vars(function) or function.__name__ in code.co_names:
+            path = f"{function.__name__}."
+            self._take(path, function, "", vars(function), dict(vars(function)), partial=True)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             if id(cell) in self._seen:
                 continue  # of two functions in one
@@ -376,17 +415,11 @@ class Snapshot:
         self._outside = outer
 
     def _walk_globals(self, function: types.FunctionType) -> None:
-        """Global variables that a function may name, and those of files that it has imported."""
-        code, own = function.__code__, function.__globals__
-        entries = {name: own[name] for name in _names(code) if name in own}
-        self._take("", function, "", own, _readable(entries), partial=True)
-        for module in entries.values():
-            if isinstance(module, types.ModuleType) and is_script_file(
-                vars(module).get("__file__") or "<built-in>"
-            ):
-                names, other = _names(code), vars(module)
-                variables = _readable({name: other[name] for name in names if name in other})
-                self._take(f"{module.__name__}.", module, "", other, variables, partial=True)
+        """Global variables that a function may name, and those of files that it imports."""
+        names = dict.fromkeys(names_in(function.__code__))
+        for path, owner, variables in global_state(function, names):
+            space = function.__globals__ if owner is function else vars(owner)
+            self._take(path, owner, "", space, variables, partial=True)
 
 
 def _tensors_of(value: Any) -> list[torch.Tensor]:
@@ -402,40 +435,6 @@ tracer looks at them apart."""
 
 _NOT_LOOKED_INTO = frozenset({"torch", "samba", "sambaflow", "builtins", "jax"})
 """Packages whose objects are none of the user's; one of a longer name, as torchtune, may be."""
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    """Global names in a function and in those defined inside of it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _readable(entries: dict[str, Any]) -> dict[str, Any]:
-    """Global variables that may be state: not modules, nothing of the interpreter or a trace."""
-    return {
-        key: value
-        for key, value in entries.items()
-        if not key.startswith("__") and not _is_no_state(concrete(value))
-    }
-
-
-def _is_no_state(value: Any) -> bool:
-    return (
-        isinstance(value, types.ModuleType)
-        or isinstance(getattr(value, "__self__", None), types.ModuleType)
-        or value is ShownType
-    )
-
-
-def _of_user(kind: type) -> bool:
-    """Whether a class is defined in a user's file, or typed in."""
-    module = sys.modules.get(kind.__module__)
-    if module is None or kind.__module__ == "builtins":
-        return False
-    file = getattr(module, "__file__", None)
-    return is_script_file(file) if file else kind.__module__ == "__main__"
 
 
 def _has(value: Any, tensors: Collection[int]) -> bool:

@@ -232,6 +232,11 @@ def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
     return module._buffers
 
 
+def modules_of(module: torch.nn.Module) -> dict[str, torch.nn.Module | None]:
+    """The parts of a module (0.1); of what stands for it in a trace, ``_modules`` is a copy."""
+    return vars(module)["_modules"]
+
+
 def hooks_of(module: torch.nn.Module) -> Mapping[str, dict[int, Callable[..., Any]]]:
     """The hooks of a module, by kind; they may be exchanged (2.0)."""
     return {

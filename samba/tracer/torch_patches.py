@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
@@ -21,11 +22,12 @@ from torch.autograd.function import (
     FunctionCtx,
     _SingleLevelFunction,
 )
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 from torch.distributions import Distribution
 from torch.fx import proxy
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.proxy import TracerBase
-from torch.utils.hooks import BackwardHook
+from torch.utils.hooks import BackwardHook, RemovableHandle
 
 
 @contextmanager
@@ -47,6 +49,47 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
                 setattr(owner, name, own[name])
             else:
                 delattr(owner, name)
+
+
+def unfollowed_assignments() -> AbstractContextManager[None]:
+    """While active, the exporter follows no assignment of buffers by itself (2.6).
+
+    ``register_buffer_assignment_hook`` sees those of the outermost module alone, and the exporter
+    writes them one after the other at the end, into inputs that it finds among the
+    ``_graph_input_names`` by counting: buffers that are None count, though none has an input.
+    """
+    import torch.export._trace as module  # noqa: PLC0415  # loads torch._dynamo, which takes a second
+
+    names = module._graph_input_names  # pyright: ignore[reportPrivateImportUsage]  # as it is used there
+
+    def unfollowed(root: torch.nn.Module, assigned: dict[str, str]) -> RemovableHandle:
+        del root, assigned
+        return RemovableHandle(OrderedDict[int, Any]())
+
+    return replaced(
+        module,
+        register_buffer_assignment_hook=unfollowed,
+        _graph_input_names=lambda graph: _Names(names(graph)),
+    )
+
+
+class _Names(list[str]):
+    """Names, and an empty one wherever there is none."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return "" if isinstance(place, int) and place >= len(self) else super().__getitem__(place)
+
+
+@contextmanager
+def uncounted_changes(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """While active, autograd does not see that tensors are changed in place (2.1).
+
+    Args:
+        tensors: Those whose numbers of changes, which ``_unsafe_preserve_version_counter`` puts
+            back, stay as they are.
+    """
+    with _unsafe_preserve_version_counter(tuple(tensors)):
+        yield
 
 
 def unchecked_distributions() -> AbstractContextManager[None]:
@@ -219,20 +262,16 @@ def with_backward_hooks(apply: Callable[..., Any]) -> AbstractContextManager[Non
     return replaced(BackwardHook, _apply_on_tensors=lambda *args: apply(before, *args))
 
 
-@contextmanager
-def with_call(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None]:
+def with_call(model: torch.nn.Module, call: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, calls of a module, its hooks included, go through another function (1.8).
 
     Args:
         model: The module.
-        call: Takes torch's own ``_call_impl`` of the module, and the arguments.
+        call: Takes torch's own ``_call_impl`` of the module, or what is in its place already, and
+            the arguments.
     """
     own = model._call_impl
-    model.__dict__["_call_impl"] = lambda *args, **kwargs: call(own, *args, **kwargs)
-    try:
-        yield
-    finally:
-        del model.__dict__["_call_impl"]
+    return replaced(model, _call_impl=lambda *args, **kwargs: call(own, *args, **kwargs))
 
 
 @contextmanager

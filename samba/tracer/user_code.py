@@ -240,10 +240,44 @@ def _instructions(frame: FrameType) -> tuple[list[dis.Instruction], int]:
     return code, next((n for n, i in enumerate(code) if i.offset == frame.f_lasti), -1)
 
 
-def starts_for_statement(frame: FrameType) -> bool:
-    """Whether a frame is about to start a ``for`` statement over the iterator it asks for."""
+def loop_target(frame: FrameType) -> str | None:
+    """The variable of the ``for`` statement that a frame is about to start.
+
+    Args:
+        frame: A frame that asks for an iterator.
+
+    Returns:
+        None if it starts none; an empty name for several variables.
+    """
     code, now = _instructions(frame)
-    return [i.opname for i in code[now : now + 2]] == ["GET_ITER", "FOR_ITER"]
+    if [i.opname for i in code[now : now + 2]] != ["GET_ITER", "FOR_ITER"]:
+        return None
+    return next((name for name, what in _variables(code[now + 2]) if what == "STORE"), "")
+
+
+def is_read_behind_loop(frame: FrameType, name: str) -> bool:
+    """Whether code behind a ``for`` statement reads a variable as the loop has left it.
+
+    Args:
+        frame: A frame that is about to start the statement.
+        name: The variable.
+    """
+    code, now = _instructions(frame)
+    behind = (i for i in code if i.offset >= code[now + 1].argval)
+    uses = (what for i in behind for variable, what in _variables(i) if variable == name)
+    return next(uses, "") == "LOAD"
+
+
+_VARIABLE = re.compile("(LOAD|STORE|DELETE)_(FAST|NAME|DEREF|GLOBAL).*")
+
+
+def _variables(instruction: dis.Instruction) -> list[tuple[str, str]]:
+    """The variables of an instruction, each with what becomes of it, in order."""
+    if not _VARIABLE.fullmatch(instruction.opname):
+        return []
+    names = instruction.argval if isinstance(instruction.argval, tuple) else [instruction.argval]
+    uses = re.findall("LOAD|STORE|DELETE", instruction.opname)
+    return list(zip(names, uses, strict=False))
 
 
 _BETWEEN = frozenset({"COPY", "NOP", "SWAP", "TO_BOOL", "CACHE"})

@@ -53,6 +53,7 @@ class KnownValues:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._real = dict(model.named_buffers(remove_duplicate=False))
+        self._stand_ins: Mapping[str, torch.Tensor] = {}
         self._graph: Any = None
         self._last: torch.fx.Node | None = None
         self._values: dict[torch.fx.Node, Any] = {}
@@ -62,11 +63,16 @@ class KnownValues:
         self.read: dict[str, str] = {}
         """Paths of the buffers whose values were asked for, each with the first line that did."""
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+    def begin(self) -> None:
+        """``forward`` is about to be called: its model has a stand-in for each buffer."""
+        self._stand_ins = dict(self._model.named_buffers(remove_duplicate=False))
+
+    def of(self, tensor: torch.Tensor, *, counts: bool = True) -> torch.Tensor | None:
         """The values of a tensor; None if they are not the same in every run.
 
         Args:
             tensor: A tensor of the ``forward`` that is being traced.
+            counts: Whether the graph depends on them.
         """
         node = node_of(tensor)
         if node is None:
@@ -82,7 +88,7 @@ class KnownValues:
                 return None
             if value.shape != tensor.shape or value.dtype is not tensor.dtype:
                 return None
-            for path in sorted(self._from.get(node[0], ())):
+            for path in sorted(self._from.get(node[0], ())) if counts else ():
                 self.read.setdefault(path, calling_line())
             return value.clone()
 
@@ -122,7 +128,7 @@ class KnownValues:
         """Begin with another graph, and with the buffers, for which it has stand-ins."""
         self._graph, self._last = graph, None
         self._values, self._from, self._changed, self._own = {}, {}, set(), {}
-        for path, stand_in in self._model.named_buffers(remove_duplicate=False):
+        for path, stand_in in self._stand_ins.items():
             real, node = self._real.get(path), node_of(stand_in)
             if real is None or node is None or node[0].op != "placeholder":
                 continue

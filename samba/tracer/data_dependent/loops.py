@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.torch_internals import tree_leaves
-from samba.tracer.user_code import calling_line, starts_for_statement
+from samba.tracer.user_code import calling_line, is_read_behind_loop, loop_target
 
 _NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
 _WHERE = frozenset({torch.where})
@@ -37,7 +37,7 @@ _FLAT = frozenset(
 _SAME_NUMBER = frozenset(
     {torch.Tensor.__getitem__, torch.Tensor.squeeze, torch.Tensor.flatten, torch.Tensor.view}
 )
-_WRITES = re.compile(r"__setitem__|__i(?!nvert|nt|ndex|nit)\w+__|(?!_)\w+_")
+_WRITES = re.compile(r"__setitem__|__i(?!nvert|nt|ndex|nit|ter)\w+__|(?!_)\w+_")
 _NO_WRITES = frozenset({"requires_grad_"})
 _STATE = frozenset({F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm})
 
@@ -109,12 +109,13 @@ class HitLoops:
         """
         hits = self._hits.get(id(args[0])) if args and self._turn is None else None
         if hits and func in _UNBIND and (*args[1:], *kwargs.values()) in ((), (0,)):
-            return _Turns(lambda frame: self._each(hits, frame, tensors=True))
+            return _Turns(lambda frame: self._start(hits, frame, tensors=True))
         entry = self._entry(args)
         if func is torch.Tensor.__format__ and entry is not None:
             return format(entry, args[1])
         self._used((args, kwargs))
         leaves_more = _trains(func, args, kwargs) or kwargs.get("out") is not None
+        leaves_more |= getattr(func, "__name__", "").startswith("_foreach_")
         if self._turn is not None and leaves_more:
             raise _escaped("an iteration of a loop over nonzero() has effects beyond its writes")
         result = self._guarded(func, args, kwargs)
@@ -144,10 +145,24 @@ class HitLoops:
         made = self._made.get(id(args[0])) if args else None
         return None if made is None else made.entry
 
-    def _each(self, hits: _Hits, frame: FrameType, *, tensors: bool) -> Iterator[Any]:
+    def _start(self, hits: _Hits, frame: FrameType, *, tensors: bool) -> Iterator[Any]:
+        """Begin a loop, whose turns have tensors or numbers."""
+        target = loop_target(frame)
+        if not tensors and target and is_read_behind_loop(frame, target):
+            raise _escaped(f"{target} is used behind a loop over nonzero()")
+        unread = {
+            name
+            for name, value in frame.f_locals.items()
+            if type(value) in (list, dict, set) and not is_read_behind_loop(frame, name)
+        }
+        return self._each(hits, frame, {target, *unread}, tensors=tensors)
+
+    def _each(
+        self, hits: _Hits, frame: FrameType, ignored: set[str | None], *, tensors: bool
+    ) -> Iterator[Any]:
         """One turn for each entry of the condition."""
         line, ended = calling_line(), False
-        before = _numbers(frame)
+        before = _held(frame)
         try:
             for entry in range(hits.condition.shape[0]):
                 self._turn = None
@@ -157,9 +172,9 @@ class HitLoops:
                     number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
                     self._made[id(number)] = _Made(tensor=number, turn=turn, entry=entry)
                 yield number
-                now = _numbers(frame)
-                for name in before.keys() & now.keys():
-                    if now[name] not in (before[name], entry):
+                now = _held(frame)
+                for name in (before.keys() & now.keys()) - ignored:
+                    if now[name] not in (before[name],):
                         raise _escaped(f"an iteration of a loop over nonzero() changes {name}")
             ended = True
         finally:
@@ -218,7 +233,7 @@ class HitLoops:
             hits = self._hits[id(listing)] = _Hits(listing=listing, condition=condition)
             if listing.dim() == 1:
                 # The fake tensors of the exporter have a tolist() that no mode sees.
-                turns = _Turns(lambda frame: self._each(hits, frame, tensors=False))
+                turns = _Turns(lambda frame: self._start(hits, frame, tensors=False))
                 listing.tolist = lambda: turns  # pyright: ignore[reportAttributeAccessIssue]  # of this one alone
 
 
@@ -232,7 +247,7 @@ class _Turns:
         frame = sys._getframe(1)
         if frame.f_code.co_name == "__iter__" and frame.f_back is not None:
             frame = frame.f_back  # that of the tensor
-        if not starts_for_statement(frame):
+        if loop_target(frame) is None:
             self._refuse()
         return self._start(frame)
 
@@ -250,9 +265,15 @@ class _Turns:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # as a list
 
 
-def _numbers(frame: FrameType) -> dict[str, Any]:
-    """Local variables that are plain numbers."""
-    return {k: v for k, v in frame.f_locals.items() if type(v) in (bool, int, float)}
+def _held(frame: FrameType) -> dict[str, Any]:
+    """Local variables that are plain numbers or texts, and how much there is in the others."""
+    held: dict[str, Any] = {}
+    for name, value in frame.f_locals.items():
+        if type(value) in (bool, int, float, str, bytes):
+            held[name] = value
+        elif type(value) in (list, dict, set, tuple):
+            held[name] = (len(value),)
+    return held
 
 
 def _trains(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:

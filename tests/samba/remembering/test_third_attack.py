@@ -147,7 +147,6 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "the mode of gradients": ("torch.set_grad_enabled(False)", "pass", "gradients are recorded"),
     "autocast": ("torch.set_autocast_enabled('cpu', True)", "pass", "autocast"),
     "the environment": ("os.environ['ODD'] = '1'", "pass", "os.environ"),
-    "its mode": ("self.other.eval()", "pass", "training"),
     "hooks of all modules": (
         "nn.modules.module.register_module_forward_hook(lambda *_: None)",
         "pass", "global forward hook",
@@ -238,6 +237,7 @@ LEAVES: dict[str, str] = {
     "marks a parameter": "w = self.linear.weight; w.odd = 1; w.grad = w * 1",
     "reads a SambaTensor": "y = y + self.named",
     "keeps a value": "self.kind = 'a'",
+    "sets a mode": "self.other.eval()",
 }  # fmt: skip
 
 

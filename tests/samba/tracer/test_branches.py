@@ -63,6 +63,7 @@ FAST = frozenset(
         *("hubert", "with_python", "items", "chained", "detr", "finite_and_more", "caught"),
         *("changed_by_a_view", "numbers", "masks", "equal", "one_by_one", "one_of_several"),
         *("lists", "equal_lists", "whole_numbers", "as_numbers", "any_of_several", "kept_number"),
+        "contained",
     }
 )
 """Forms that ``make test`` tries; ``make test-all`` tries the others, too."""
@@ -319,7 +320,17 @@ def of_two_numbers(m: Any, x: Tensor, labels: Tensor) -> Any:
     return x @ m.weight
 
 
+def contained(m: Any, x: Tensor, labels: Tensor) -> Any:
+    return x @ m.weight * (2 if 3 in labels else 1)
+
+
+def one_of_numbers(m: Any, x: Tensor, labels: Tensor) -> Any:
+    return x @ m.weight * (2 if labels[0] not in (1, 2) else 1)
+
+
 INSTEAD: dict[Form, str] = {
+    contained: "`3 in t` is (t == 3).any()",
+    one_of_numbers: "`t in (1, 2)` is torch.isin(t, torch.tensor([1, 2]))",
     any_of_several: "torch.stack([...]).any() in place of any([...])",
     all_of_several: "torch.stack([...]).all() in place of all([...])",
     some_and_more: "torch.stack([...]).any() in place of any([...])",

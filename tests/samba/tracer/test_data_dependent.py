@@ -257,6 +257,89 @@ def test_a_loop_may_only_write(kind: str) -> None:
     assert __file__ in caught.value.where
 
 
+def last_number(x: Tensor, hits: Tensor) -> Tensor:
+    out, last = torch.zeros(3), 0
+    for number in hits.flatten().tolist():
+        out += x[number]
+        last = number
+    return out * last
+
+
+def number_behind_the_loop(x: Tensor, hits: Tensor) -> Tensor:
+    out = torch.zeros(3)
+    for number in hits.flatten().tolist():
+        out += x[number]
+    return out * number  # pyright: ignore[reportPossiblyUnboundVariable]  # this is what is tried
+
+
+def counted_from_below(x: Tensor, hits: Tensor) -> Tensor:
+    """The count is the number of the entry where all are hit, as in a trace."""
+    out, count = torch.zeros(3), -1
+    for number in hits.flatten().tolist():
+        count += 1
+        out += x[number] * count
+    return out
+
+
+def several_at_once(x: Tensor, hits: Tensor) -> Tensor:
+    out = torch.zeros(3)
+    for row in hits:
+        torch._foreach_add_([out], [x[row[0]]])  # pyright: ignore[reportPrivateImportUsage]  # as scripts call it
+    return out
+
+
+def counted_by_a_list(x: Tensor, hits: Tensor) -> Tensor:
+    out, seen = torch.zeros(3), []
+    for row in hits:
+        seen.append(1)
+        out += x[row[0]]
+    return out * len(seen)
+
+
+def counted_by_a_text(x: Tensor, hits: Tensor) -> Tensor:
+    out, seen = torch.zeros(3), ""
+    for row in hits:
+        seen += "x"
+        out += x[row[0]]
+    return out * len(seen)
+
+
+class Looping(nn.Module):
+    def __init__(self, loop: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.weight, self.loop = nn.Parameter(torch.ones(3)), loop
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.loop(x * self.weight, (x[:, 0] > 0).nonzero())
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        *(last_number, number_behind_the_loop, counted_from_below, several_at_once),
+        *(counted_by_a_list, counted_by_a_text),
+    ],
+)
+def test_a_loop_leaves_no_number_and_no_list(loop: Callable[[Tensor, Tensor], Tensor]) -> None:
+    with pytest.raises(DataDependentBranch, match="index_add_") as caught:
+        trace(Looping(loop), torch.randn(5, 3))
+    assert __file__ in caught.value.where
+
+
+def test_a_variable_of_a_loop_may_be_used_again() -> None:
+    def loop(x: Tensor, hits: Tensor) -> Tensor:
+        out, seen = torch.zeros(3), []
+        for number in hits.flatten().tolist():
+            seen.append(number)  # nobody reads it
+            out += x[number]
+        for number in range(2):
+            out += number
+        return out
+
+    x = torch.rand(3, 3) + 0.5
+    check(Looping(loop), (x,), (x * torch.tensor([[1.0], [-1.0], [1.0]]),))
+
+
 class Listed(nn.Module):
     """Uses of what was hit, other than a loop over it."""
 

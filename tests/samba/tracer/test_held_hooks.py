@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import itertools
 import random
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -211,6 +214,194 @@ class Tables(nn.Module):
 def test_state_behind_a_call_is_the_models(make: Callable[[], nn.Module], names: str) -> None:
     with pytest.raises(ChangedAttributes, match=names):
         trace(make(), torch.ones(2, 4))
+
+
+def counting_hook() -> Callable[..., Any]:
+    calls = 0
+
+    def hook(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return output * calls
+
+    return hook
+
+
+class Centring:
+    """Its method is a hook that takes an average off."""
+
+    def __init__(self) -> None:
+        self.mean = torch.zeros(4)
+
+    def hook(self, module: nn.Module, args: Any) -> Any:
+        self.mean = 0.5 * self.mean + 0.5 * args[0].mean(0)
+        return (args[0] - self.mean,)
+
+
+class Hooked(nn.Module):
+    """Has hooks that nothing else of the model holds."""
+
+    def __init__(self, prepare: Callable[[nn.Module], Any]) -> None:
+        super().__init__()
+        self.part = nn.Identity()
+        prepare(self.part)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(x)
+
+
+def attribute_of_itself(x: torch.Tensor) -> torch.Tensor:
+    own: Any = attribute_of_itself
+    attribute_of_itself.__dict__["calls"] = getattr(own, "calls", 0) + 1
+    return x * own.calls
+
+
+class Classes(nn.Module):
+    """Holds what it counts with in its class."""
+
+    steps = Steps()
+    numbers = itertools.count(1)
+    last = torch.zeros(())
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "an object":
+            return self.steps(x)
+        if self.kind == "a count":
+            return x * next(self.numbers)
+        y = x + self.last
+        type(self).last = x.mean()
+        return y
+
+
+state_package: Any = None
+
+
+def of_a_package(x: torch.Tensor) -> torch.Tensor:
+    state_package.numbers.COUNT += 1
+    return x * state_package.numbers.COUNT
+
+
+def of_an_import(x: torch.Tensor) -> torch.Tensor:
+    from state_package import numbers  # pyright: ignore[reportMissingImports]
+
+    numbers.COUNT += 1
+    return x * numbers.COUNT
+
+
+class Evaluated(nn.Module):
+    """Is in evaluation mode from the second call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        self.norm.eval()
+        return y
+
+
+class Exchanges(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Tanh(), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.first(x)
+        self.first, self.second = self.second, self.first
+        return y
+
+
+class Iterates(nn.Module):
+    def __init__(self, numbers: Any) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * next(self.numbers)
+
+
+class Makes(nn.Module):
+    """Makes a layer in the first call, whose weights torch draws once."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "layer"):
+            self.layer = nn.Linear(x.shape[1], 2)
+        return self.layer(x)
+
+
+@pytest.fixture
+def state_package_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package without a file of its own, with a number in one of its modules."""
+    (tmp_path / "state_package").mkdir()
+    (tmp_path / "state_package" / "numbers.py").write_text("COUNT = 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(globals(), "state_package", importlib.import_module("state_package"))
+    importlib.import_module("state_package.numbers")
+
+
+@pytest.mark.usefixtures("state_package_")
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: Hooked(lambda m: m.register_forward_hook(counting_hook())), "calls: 0 -> 1"),
+        (
+            lambda: Hooked(lambda m: m.register_forward_pre_hook(Centring().hook)),
+            r"part\.forward pre-hook\.__self__\.mean",
+        ),
+        (lambda: Calls(attribute_of_itself), "attribute_of_itself.calls: nothing -> 1"),
+        (lambda: Classes("an object"), r"steps\.done"),
+        (lambda: Classes("a count"), "numbers: a state"),
+        (lambda: Classes("a tensor"), "last: a tensor"),
+        (lambda: Calls(of_a_package), r"state_package\.numbers\.COUNT"),
+        (lambda: Calls(of_an_import), r"state_package\.numbers\.COUNT"),
+        (Evaluated, r"norm\.training: True -> False"),
+        (Exchanges, "first: a Tanh -> a ReLU"),
+        (Makes, "layer: nothing -> a Linear"),
+        (lambda: Iterates(itertools.cycle([1.0, 2.0])), "numbers: a position -> a later one"),
+        (lambda: Iterates(float(n) for n in range(99)), "numbers: a position -> a later one"),
+        (lambda: Iterates(iter([1.0] * 99)), "numbers: a position -> a later one"),
+    ],
+)
+def test_state_that_only_hooks_classes_and_modules_have(
+    make: Callable[[], nn.Module], names: str
+) -> None:
+    model = make()
+    parts, modes = [*model.modules()], [m.training for m in model.modules()]
+    with pytest.raises(ChangedAttributes, match=names):
+        trace(model, torch.ones(2, 4))
+    assert [*model.modules()] == parts and [m.training for m in parts] == modes
+    assert Classes.last.item() == 0
+
+
+class Frozen(Evaluated):
+    """Is in evaluation mode in each call, and was not before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.norm.eval()
+        return self.norm(x)
+
+
+class Fresh(nn.Module):
+    """Makes a layer without weights in each call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer = nn.Tanh()
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("make", [Frozen, Fresh])
+def test_a_mode_and_a_layer_that_each_call_sets_are_those_of_all_calls(
+    make: Callable[[], nn.Module],
+) -> None:
+    model = make()
+    parts, modes = [*model.modules()], [m.training for m in model.modules()]
+    trace(model, torch.ones(2, 4))
+    assert [*model.modules()] == parts and [m.training for m in parts] == modes
 
 
 def test_a_package_whose_name_begins_as_torchs_is_not_torch(

@@ -36,6 +36,26 @@ class Calling(torch.nn.Module):
         return self.function(x)
 
 
+def _of_default_type(x: Tensor) -> Tensor:
+    """Whole numbers and no numbers at all, of which torch makes some of its default type."""
+    count = (x > 0).sum()
+    made = torch.full((4,), 0.1) + torch.linspace(0, 1, 4) + torch.arange(4).sqrt()
+    return x * made + count / 3 + torch.arange(4) * 0.1 + torch.arange(4).sigmoid()
+
+
+def test_a_default_type_holds_for_what_names_none(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        x = torch.linspace(-1, 1, 4)
+        model, given = Calling(_of_default_type), samba.from_torch_tensor(x, name="x")
+        outputs = load(model, given, tmp_path, inference=True)
+        (found,) = samba.session.run(given, outputs)
+        torch.testing.assert_close(samba.to_torch(found), model(x), rtol=1e-14, atol=1e-14)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        samba.session.reset()
+
+
 @pytest.mark.parametrize(
     "kind", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.slow)]
 )

@@ -63,6 +63,32 @@ def test_draws_behind_a_seed_are_refused(
     assert torch.equal(state, torch.get_rng_state())
 
 
+class Generates(nn.Module):
+    """Draws from a generator, which it makes, seeds or keeps."""
+
+    def __init__(self, made: Callable[[torch.Generator], torch.Generator]) -> None:
+        super().__init__()
+        self.generator, self.made = torch.Generator().manual_seed(1), made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        generator = self.made(self.generator)
+        return x * torch.empty_like(x).bernoulli_(0.5, generator=generator)  # generates
+
+
+@pytest.mark.parametrize(
+    "made", [lambda _: torch.Generator().manual_seed(3), lambda own: own.manual_seed(3)]
+)
+def test_draws_of_a_generator_that_begins_anew_in_each_call_are_refused(
+    made: Callable[[torch.Generator], torch.Generator],
+) -> None:
+    model = Generates(made)
+    state = model.generator.get_state()
+    with pytest.raises(SeededNumbers) as caught:
+        trace(model, torch.ones(2, 4))
+    assert line_of(__file__, "generates") in str(caught.value)
+    assert torch.equal(state, model.generator.get_state())
+
+
 def _drawn_by_another_thread() -> None:
     thread = threading.Thread(target=torch.rand, args=(3,))
     thread.start()
@@ -76,6 +102,7 @@ def _drawn_by_another_thread() -> None:
         Draws(torch.initial_seed),
         Draws(_drawn_by_another_thread),
         Drops(SEEDS["torch's"], rate=0.0),
+        Generates(lambda own: own),
     ],
 )
 def test_without_a_seed_or_a_draw_there_is_nothing_to_refuse(model: nn.Module) -> None:

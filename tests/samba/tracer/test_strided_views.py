@@ -66,6 +66,17 @@ def _of_a_view(_: Net, h: Tensor) -> Tensor:
     return h
 
 
+def _columns_to_the_left(_: Net, h: Tensor) -> Tensor:
+    """Torch goes forward through memory, and reads each element before it changes it."""
+    h[:, :-1] = h[:, 1:]
+    return h
+
+
+def _first_row_off(_: Net, h: Tensor) -> Tensor:
+    h[1:] -= h[:1]
+    return h
+
+
 @pytest.mark.parametrize(
     "compute",
     [
@@ -76,6 +87,8 @@ def _of_a_view(_: Net, h: Tensor) -> Tensor:
         lambda _, h: h[1:].as_strided((2, 3), (4, 1), 0),
         lambda _, h: h[:, 1:].as_strided((2, 2), (4, 1)),
         lambda _, h: h[:1].expand(3, 4).as_strided((3, 4), (4, 1), 0),
+        _columns_to_the_left,
+        _first_row_off,
     ],
 )
 def test_views_by_strides_are_torchs(compute):
@@ -93,6 +106,21 @@ def _overlapping(_: Net, h: Tensor) -> Tensor:
     return h
 
 
+def _rows_below(_: Net, h: Tensor) -> Tensor:
+    h[1:] += h[:-1]
+    return h
+
+
+def _columns_to_the_right(_: Net, h: Tensor) -> Tensor:
+    h[:, 1:] = h[:, :-1]
+    return h
+
+
+def _turned(_: Net, h: Tensor) -> Tensor:
+    h[:, :3] += h[:, :3].t()
+    return h
+
+
 def _repeated(_: Net, h: Tensor) -> Tensor:
     h[:1].expand(3, 4).masked_fill_(h > 0.0, 2.0)
     return h
@@ -104,6 +132,9 @@ def _repeated(_: Net, h: Tensor) -> Tensor:
         (_repeated, "overlap in memory"),
         (_beyond, "outside of its tensor's elements"),
         (_overlapping, "overlap in memory"),
+        (_rows_below, "single memory location"),
+        (_columns_to_the_right, "depends on the order"),
+        (_turned, "reads other elements of the memory that it changes"),
     ],
 )
 def test_a_view_that_no_graph_can_say_is_refused_with_its_line(compute, reason):

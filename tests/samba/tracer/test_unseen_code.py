@@ -101,3 +101,53 @@ def test_a_backward_finds_what_forward_has_left() -> None:
     traced = trace(model, torch.ones(2, 4))
     numbers = [arg for part in traced.gradients for n in part.nodes for arg in n.args[1:]]
     assert numbers == [3.0] and model.scale == 0.0
+
+
+class Doubling(torch.Tensor):
+    """Its products are twice torch's."""
+
+    def __mul__(self, other: Any) -> Any:
+        return super().__mul__(other) * 2
+
+
+class Looking(nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Named(nn.Parameter):
+    """Computes as torch's, and has a text of its own."""
+
+    def __format__(self, spec: str) -> str:
+        return "named"
+
+    def described(self) -> str:
+        return f"{tuple(self.shape)}"
+
+
+class Holding(nn.Module):
+    def __init__(self, held: torch.Tensor) -> None:
+        super().__init__()
+        self.held = held
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.held * x
+
+
+@pytest.mark.parametrize(
+    ("held", "name"),
+    [
+        (torch.ones(4).as_subclass(Doubling), "__mul__"),
+        (Looking(torch.ones(4)), "__torch_function__"),
+    ],
+)
+def test_a_class_that_computes_otherwise_is_named(held: torch.Tensor, name: str) -> None:
+    model = nn.Sequential(Holding(held))
+    with pytest.raises(TraceError, match=rf"{type(held).__name__} overrides {name}") as caught:
+        trace(model, torch.ones(2, 4))
+    assert caught.value.where == "model sequential, 0.held"
+
+
+def test_a_class_that_computes_as_torchs_is_taken() -> None:
+    assert trace(Holding(Named(torch.ones(4))), torch.ones(2, 4)).outputs
