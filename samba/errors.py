@@ -21,6 +21,7 @@ __all__ = [
     "SessionInUse",
     "UnknownTensor",
     "UnsupportedKeyword",
+    "called",
     "described",
     "literal",
 ]
@@ -147,13 +148,27 @@ class MissingPackage(SambaError, ImportError):
         )
 
 
+def called(operation: str) -> str:
+    """A function as scripts call it.
+
+    Args:
+        operation: A method of the session, or a function of another package with its path.
+
+    Example:
+        >>> called("run()"), called("utils.measure_sections()")
+        ('session.run()', 'utils.measure_sections()')
+    """
+    elsewhere = operation.startswith(("utils.", "distributed."))
+    return operation if elsewhere else f"session.{operation}"
+
+
 class NotLoaded(SambaError, RuntimeError):
     """The session has no program on the device."""
 
     def __init__(self, *, operation: str) -> None:
         self.operation = operation
         super().__init__(
-            f"samba.session.{operation}: nothing is on the device. "
+            f"samba.{called(operation)}: nothing is on the device. "
             "Call samba.utils.trace_graph(model, inputs, optimizer, pef=<path>) first."
         )
 

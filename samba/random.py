@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from samba.errors import ArgumentError, described
 from samba.sambatensor import SambaTensor
+from samba.support.given import whole_of
 
 __all__ = [
     "arange",
@@ -41,6 +43,9 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+_LAST_SEED = 2**32 - 1
 
 
 class Creator(Protocol):
@@ -116,6 +121,9 @@ def set_seed(seed: int) -> None:
     Args:
         seed: Any whole number that the three accept: 0 to 2**32 - 1.
 
+    Raises:
+        ArgumentError: It is none, such as the text of an environment variable; nothing is seeded.
+
     Example:
         >>> set_seed(256)
         >>> first = randn(2)
@@ -123,6 +131,10 @@ def set_seed(seed: int) -> None:
         >>> bool((first == randn(2)).all())
         True
     """
-    _random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+    wanted = f"a whole number from 0 to {_LAST_SEED}"
+    number = whole_of(seed, "set_seed(seed)", 0, wanted)
+    if number > _LAST_SEED:
+        raise ArgumentError(where="set_seed(seed)", found=described(seed), wanted=wanted)
+    _random.seed(number)
+    np.random.seed(number)
+    torch.manual_seed(number)

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError, SambaError
+from samba.errors import ArgumentError, SambaError, described
 from samba.nn.conversion import from_named_dict
+from samba.support.given import as_number, callable_of, flag_of, names_of, whole_of
 
 __all__ = ["DataLoaderException", "SambaLoader"]
 
@@ -85,25 +86,21 @@ class SambaLoader:
     ) -> None:
         self.dataloader = _one_loader(dataloader, torch_loader)
         self.names = _checked_names(names)
-        self.maxsize = maxsize
-        self.function_hook = function_hook
-        self.return_original_batch = return_original_batch
-        self.ignore_dataloader_exception = ignore_dataloader_exception
-        self.timeout = timeout
+        self.maxsize = whole_of(maxsize, "SambaLoader(maxsize)", 1, "1 batch or more")
+        self.function_hook = callable_of(
+            function_hook, "SambaLoader(function_hook)", "a function of a batch"
+        )
+        self.return_original_batch = flag_of(
+            return_original_batch, "SambaLoader(return_original_batch)"
+        )
+        self.ignore_dataloader_exception = flag_of(
+            ignore_dataloader_exception, "SambaLoader(ignore_dataloader_exception)"
+        )
+        self.timeout = as_number(timeout)
         self._current: Iterator[Any] | None = None
-        if maxsize < 1:
+        if not self.timeout > 0:
             raise ArgumentError(
-                where="SambaLoader(maxsize)", found=str(maxsize), wanted="1 batch or more"
-            )
-        if not timeout > 0:
-            raise ArgumentError(
-                where="SambaLoader(timeout)", found=str(timeout), wanted="more than 0 seconds"
-            )
-        if not callable(function_hook):
-            raise ArgumentError(
-                where="SambaLoader(function_hook)",
-                found=type(function_hook).__name__,
-                wanted="a function of a batch",
+                where="SambaLoader(timeout)", found=described(timeout), wanted="more than 0 seconds"
             )
 
     def __len__(self) -> int:
@@ -290,17 +287,17 @@ def _one_loader(dataloader: Any, torch_loader: Any) -> Iterable[Any]:
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+    where = "SambaLoader(names)"
+    listed = names_of(names, where)
+    if isinstance(names, str) or not all(listed):
         raise ArgumentError(
-            where="SambaLoader(names)",
-            found=repr(names),
+            where=where,
+            found=described(names),
             wanted="a list of names, one for each tensor of a batch",
         )
-    if not names or len(set(names)) != len(names):
-        raise ArgumentError(
-            where="SambaLoader(names)", found=repr(list(names)), wanted="different names, 1 or more"
-        )
-    return tuple(names)
+    if not listed or len(set(listed)) != len(listed):
+        raise ArgumentError(where=where, found=repr(listed), wanted="different names, 1 or more")
+    return tuple(listed)
 
 
 class _Closed(Exception):

@@ -18,6 +18,7 @@ from pef_schema.printable import say
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
 from samba.session.process import session
+from samba.support.given import path_of
 from samba.support.layout import bytes_text, created_line
 from samba.tensor.device_memory import visible_memory
 from samba.utils.checkpoint import read_pickled
@@ -99,7 +100,7 @@ class TestWithGold:
         inputs: Any = None,
         optimizer: Any = None,
     ) -> None:
-        self.path = Path(args.gold_file_path)
+        self.path = Path(path_of(args.gold_file_path, "TestWithGold(args), args.gold_file_path"))
         self.name, self.model, self.inputs, self.optimizer = name, model, inputs, optimizer
 
     def test(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,11 @@ _TAKEN = frozenset(
 
 _SETTLED = frozenset(("batch_size", "inference", "mapping"))
 """Fields of options that a run follows its PEF in, unless the app reads them."""
+
+_EFFECTIVE = frozenset(option.dest for option in OPTIONS if not option.lost)
+"""Fields of options that do what they ask for, with one command at least."""
+
+_DEFAULT_LEVEL = next(option.default for option in OPTIONS if option.dest == "log_level")
 
 _last: Slot[argparse.Namespace] = Slot()
 _looked_into: Slot[bool] = Slot()
@@ -185,18 +191,30 @@ def note_parsed(args: argparse.Namespace) -> None:
     _last.value = args
 
 
+def set_log_level(args: argparse.Namespace) -> None:
+    """Let the logger ``samba`` have the level that arguments ask for, unless it is the default.
+
+    Args:
+        args: The arguments.
+    """
+    level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
+    if level is not None and args.log_level != _DEFAULT_LEVEL:
+        logging.getLogger("samba").setLevel(level)
+
+
 def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> None:
     """Say once in a process which of the options that were given do not do what they ask for.
 
     Args:
-        args: The parsed arguments with their ``command``.
+        args: The arguments. Without a ``command``, options are meant that do it for none.
         redeclared: Fields that the app has options of its own for.
     """
     lost: dict[str, list[str]] = {}
+    command = getattr(args, "command", None)
     for option in OPTIONS:
         if (
             option.lost
-            and args.command in option.commands
+            and (command in option.commands if command else option.dest not in _EFFECTIVE)
             and option.dest not in redeclared
             and getattr(args, option.dest) != option.default
         ):
@@ -257,6 +275,8 @@ def default_fields() -> dict[str, Any]:
 def configure(fields: Mapping[str, Any]) -> argparse.Namespace:
     """Make fields count as the command line that was parsed last.
 
+    The log level takes effect, and fields that do nothing are told, as of a command line.
+
     Args:
         fields: Values by name of the field; built-in fields that are missing get their defaults.
 
@@ -265,4 +285,6 @@ def configure(fields: Mapping[str, Any]) -> argparse.Namespace:
     """
     args = argparse.Namespace(**{**default_fields(), **fields})
     note_parsed(args)
+    set_log_level(args)
+    tell_lost(args)
     return args

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pef_schema.printable import some_of
 from pef_schema.program import Graph, Output, OutputGrad, Program
 
@@ -47,6 +49,28 @@ def doubtful_losses(program: Program, *, trained: bool) -> str:
     return (
         f"{program.name}: {why} is a loss whose gradient starts from ones: {named}. "
         "Choose others by their positions with session.compile(loss_indices=[...])"
+    )
+
+
+def lost_losses(program: Program, indices: Sequence[int]) -> str:
+    """What to tell a user whose ``loss_indices`` choose outputs without a gradient.
+
+    Args:
+        program: The program.
+        indices: The outputs that were chosen.
+
+    Returns:
+        A warning; empty where every output that was chosen has one.
+    """
+    if program.inference:
+        return ""
+    outputs = program.graphs[0].outputs
+    lost = [f"{i}:{outputs[i].name}" for i in indices if outputs[i].grad is not OutputGrad.ONES]
+    return (
+        f"{program.name}: loss_indices={list(indices)} chooses outputs that depend on no trained "
+        f"parameter, so no gradient starts there: {some_of(lost, _NAMED)}. Positions count from 0"
+        if lost
+        else ""
     )
 
 

@@ -21,6 +21,7 @@ from pef_schema.optimizer_rules import (
     counts_steps,
     state_rules,
 )
+from pef_schema.printable import some_of
 from pef_schema.program import (
     ArginKind,
     DType,
@@ -82,6 +83,8 @@ KINDS: dict[type[torch.optim.Optimizer], OptimizerKind] = {
 }
 """The kind of each class that the device knows."""
 
+_HALVES = (torch.bfloat16, torch.float16)
+
 
 def as_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
     """None, one optimizer or a sequence of them, as a tuple.
@@ -138,6 +141,32 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
                 )
             )
     return specs
+
+
+def lost_copies(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """What to tell of optimizers that ask for float32 copies of parameters of fewer bits.
+
+    Args:
+        optimizers: Torch or samba optimizers.
+
+    Returns:
+        A warning; empty where none asks, or all parameters are float32 themselves.
+    """
+    narrow = {
+        str(parameter.dtype).removeprefix("torch."): None
+        for optimizer in optimizers
+        if getattr(optimizer, "fp32_params", False)
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad and parameter.dtype in _HALVES
+    }
+    if not narrow:
+        return ""
+    return (
+        f"fp32_params=True: the device keeps no float32 copy of {some_of(list(narrow))} "
+        "parameters, and rounds them after each update. Leave the model in float32 and compile it "
+        "with --graphamp-preset mp4, which computes in bfloat16"
+    )
 
 
 def _kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:

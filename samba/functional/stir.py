@@ -7,13 +7,14 @@ gradients flow through them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described
 from samba.functional._windows import sn_gather, sn_scatter
+from samba.support.given import callable_of, whole_of
 
 __all__ = [
     "SNType",
@@ -124,9 +125,13 @@ def sn_zipmapreduce(
                 [24.]])
     """
     where = "sn_zipmapreduce"
-    if not inputs or not all(isinstance(t, torch.Tensor) for t in inputs):
+    callable_of(func, f"{where}(func)")
+    listed = isinstance(inputs, (list, tuple)) and bool(inputs)
+    if not listed or not all(isinstance(t, torch.Tensor) for t in inputs):
         raise ArgumentError(
-            where=f"{where}(inputs)", found=f"{len(inputs)} inputs", wanted="tensors, 1 or more"
+            where=f"{where}(inputs)",
+            found=described(inputs),
+            wanted="tensors, 1 or more, in a list",
         )
     shape = torch.broadcast_shapes(*(t.shape for t in inputs))
     dims = _reduced(where, reduce_func, reduce_dim, len(shape))
@@ -185,7 +190,9 @@ def _reduced(
             found=repr(name),
             wanted=f"one of {', '.join(_REDUCTIONS)}",
         )
-    axes = [] if dims is None else [dims] if isinstance(dims, int) else list(dims)
+    several = isinstance(dims, Iterable)
+    axes = [] if dims is None else list(dims) if several else [dims]
+    axes = [whole_of(d, f"{where}(reduce_dim)") for d in axes]
     if not axes or any(not -rank <= d < rank for d in axes):
         raise ArgumentError(
             where=f"{where}(reduce_dim)",

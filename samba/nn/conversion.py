@@ -13,6 +13,7 @@ from samba.errors import ConversionError
 from samba.nn.converted import converted_buffers, note_converted
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
+from samba.support.given import text_of
 from samba.support.naming import join_name, name_modules, root_name
 
 __all__ = [
@@ -63,6 +64,8 @@ def from_torch_model_(model: Model, parent_module_prefix: str | None = None) -> 
             wanted="a torch.nn.Module",
             hint="Tensors are converted with samba.from_torch_tensor(...).",
         )
+    if parent_module_prefix is not None:
+        text_of(parent_module_prefix, "samba.from_torch_model_(parent_module_prefix=...)")
     root = root_name(model, parent_module_prefix)
     for path, parameter in model.named_parameters():
         _check(join_name(root, path), parameter)

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError, NotLoaded
+from samba.errors import ArgumentError, NotLoaded, described
+from samba.support.given import as_number, flag_of, text_of
 from samba.support.late_compiler import late_compiler
 from samba.tensor.device_memory import DeviceTensors, visible_memory
 
@@ -25,7 +26,8 @@ class DeviceSettings(torch.optim.Optimizer):
         argin_region_name: Prefix of the names of this optimizer's hyperparameters.
         max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
             together; other optimizers are clipped on their own. None to leave them alone.
-        fp32_params: Whether the device keeps float32 copies of its parameters.
+        fp32_params: Whether a float32 copy of its parameters is wished for. The device keeps none,
+            which a warning says where parameters have fewer bits.
     """
 
     argin_region_name: str = ""
@@ -42,13 +44,17 @@ class DeviceSettings(torch.optim.Optimizer):
         rest = {n: v for n, v in arguments.items() if n not in (*_SETTINGS, "self", "__class__")}
         with late_compiler():
             super().__init__(**rest)
+        where = f"samba.optim.{type(self).__name__}"
         largest = settings.get("max_grad_norm")
-        if largest is not None and not (0.0 < largest < math.inf):
+        if largest is not None and not 0.0 < as_number(largest) < math.inf:
             raise ArgumentError(
-                where=f"samba.optim.{type(self).__name__}(max_grad_norm=...)",
-                found=str(largest),
+                where=f"{where}(max_grad_norm=...)",
+                found=described(largest),
                 wanted="a positive finite number, or None for no clipping",
             )
+        if settings["argin_region_name"] is not None:
+            text_of(settings["argin_region_name"], f"{where}(argin_region_name=...)")
+        flag_of(settings.get("fp32_params", False), f"{where}(fp32_params=...)")
         vars(self).update(settings)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from samba.errors import ArgumentError
+from samba.support.given import as_number
 
 
 class QAdamOptimizer(torch.optim.Optimizer):
@@ -42,17 +43,17 @@ class QAdamOptimizer(torch.optim.Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         wrong = {
-            "lr": (lr, lr >= 0, "0 or more"),
-            "warmup_steps": (warmup_steps, warmup_steps > 0, "1 or more"),
-            "betas": (betas, all(0 <= b < 1 for b in betas), "from 0 to below 1"),
-            "eps": (eps, eps >= 0, "0 or more"),
-            "weight_decay": (weight_decay, weight_decay >= 0, "0 or more"),
+            "lr": (lr, as_number(lr) >= 0, "0 or more"),
+            "warmup_steps": (warmup_steps, as_number(warmup_steps) > 0, "1 or more"),
+            "betas": (betas, all(0 <= as_number(b) < 1 for b in betas), "from 0 to below 1"),
+            "eps": (eps, as_number(eps) >= 0, "0 or more"),
+            "weight_decay": (weight_decay, as_number(weight_decay) >= 0, "0 or more"),
         }
         bad = {name: (value, want) for name, (value, fine, want) in wrong.items() if not fine}
         if bad:
             raise ArgumentError(
                 where="QAdamOptimizer",
-                found=", ".join(f"{name}={value}" for name, (value, _) in bad.items()),
+                found=", ".join(f"{name}={value!r}" for name, (value, _) in bad.items()),
                 wanted=", ".join(f"{name} {want}" for name, (_, want) in bad.items()),
             )
         self.warmup_steps = warmup_steps

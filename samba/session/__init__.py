@@ -196,7 +196,8 @@ class SambaSession(SessionParts):
         model = self._slot.onnx.module(model, "utils.trace_graph")
         with Spill(model.parameters() if transfer_device else ()) as spill:
             with importing():
-                from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
+                from samba.session.host_writes import tell_if_older  # noqa: PLC0415  # loads jax
+                from samba.session.loading import load_pef  # noqa: PLC0415  # as well
 
             with self._slot.tracing():
                 loaded = load_pef(
@@ -213,6 +214,7 @@ class SambaSession(SessionParts):
                 if not init_output_grads:
                     loaded.device.leave_losses_alone()
                 if transfer_device:
+                    tell_if_older([model], loaded.optimizers, "trace_graph")
                     loaded.to_device(spill=spill)
             except BaseException:
                 loaded.close()  # or notes about its tensors would outlive it

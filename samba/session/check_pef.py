@@ -23,7 +23,12 @@ from pef_schema.program import (
     SectionKind,
 )
 from samba.compiler.gradient_flow import gradient_values
-from samba.compiler.optimizers import GroupSpec, StaleParameter, describe_optimizers
+from samba.compiler.optimizers import (
+    GroupSpec,
+    StaleParameter,
+    describe_optimizers,
+    lost_copies,
+)
 from samba.compiler.placement import tensor_bytes
 from samba.errors import ArgumentError
 from samba.support.autocast import AUTOCAST, autocast_in_force
@@ -235,6 +240,8 @@ def check_optimizers(
         if differences:
             raise OptimizerMismatch(pef=pef, optimizer=entry.name, differences=differences)
         _tell_defaults(group, entry, program)
+    if lost := lost_copies(optimizers):
+        tell("fp32-params", lost)
 
 
 def _differences(

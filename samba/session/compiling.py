@@ -26,8 +26,8 @@ from samba.compiler.build import build_program
 from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.compiler.forms.listing import pef_log
 from samba.compiler.gradient_flow import with_kept_state
-from samba.compiler.losses import doubtful_losses, losses_line
-from samba.compiler.optimizers import as_optimizers
+from samba.compiler.losses import doubtful_losses, losses_line, lost_losses
+from samba.compiler.optimizers import as_optimizers, lost_copies
 from samba.compiler.rounding import apply_arithmetic
 from samba.remembering.memory import open_memory
 from samba.session.settings import CompileSettings, loss_index_tuple
@@ -93,8 +93,14 @@ def compile_pef(
     )
     if line := losses_line(program):
         say(line)
-    if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(listed))):
+    if options.loss_indices is None:
+        doubt = doubtful_losses(program, trained=bool(listed))
+    else:
+        doubt = lost_losses(program, options.loss_indices)
+    if doubt:
         tell("chosen-losses", doubt)
+    if not settings.inference and (lost := lost_copies(listed)):
+        tell("fp32-params", lost)
     return path
 
 

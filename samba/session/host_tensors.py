@@ -14,7 +14,7 @@ from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.optimizer_states import idle_states
 from pef_schema.program import Program, Role
 from samba.compiler.optimizers import GroupSpec, describe_optimizers
-from samba.errors import ArgumentError, described
+from samba.errors import ArgumentError, called, described
 from samba.sambatensor import SambaTensor
 from samba.session.given_values import dtype_name
 from samba.tensor.host_use import overwrite, replace
@@ -188,7 +188,7 @@ def model_tensors(
             like is not None and (tensor.shape, tensor.dtype) != (like.shape, like.dtype)
         ):
             raise ArgumentError(
-                where=f"session.{operation}, {source.path} of the model",
+                where=f"{called(operation)}, {source.path} of the model",
                 found="none" if tensor is None else _form(tensor),
                 wanted="one" if like is None else _form(like),
                 hint="Give the model that was traced, or one of the same structure.",

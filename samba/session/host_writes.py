@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -66,7 +67,15 @@ class HostWrites(Watcher):
         self.known = known
         self._loads_known = False
         self._loaded: DeviceTwins = weakref.proxy(loaded)
-        self._optimizers = tuple(optimizers)
+        groups = iter(loaded.device.program.optimizers)
+        places = [
+            [p for g in islice(groups, len(o.param_groups)) for p in g.params] for o in optimizers
+        ]
+        self._states = [
+            (o, [region for place in of_one for region in place.states])
+            for o, of_one in zip(optimizers, places, strict=True)
+        ]
+        """The optimizers with the regions of their states."""
         self._twins: list[tuple[HostTensor, HostUse]] = []
         self._plain: list[torch.Tensor] = []
         self._trained: list[bool] = []
@@ -83,13 +92,14 @@ class HostWrites(Watcher):
                 _hooked.add(module)
                 module.register_load_state_dict_pre_hook(_module_is_loaded)
                 module.register_load_state_dict_post_hook(_module_loaded)
-        for optimizer in self._optimizers:
+        for optimizer, _ in self._states:
             if optimizer not in _hooked:
                 _hooked.add(optimizer)
                 optimizer.register_load_state_dict_post_hook(_optimizer_loaded)
+                optimizer.register_state_dict_pre_hook(_optimizer_is_saved)
 
     def _enter(self, tensors: Sequence[HostTensor]) -> None:
-        self.close()
+        self._leave()
         self._twins = [(entry, HostUse(entry.tensor, self)) for entry in tensors]
         for entry, use in self._twins:
             twinned[id(entry.tensor)] = use
@@ -114,6 +124,10 @@ class HostWrites(Watcher):
 
     def close(self) -> None:
         """Look after nothing any more."""
+        self._leave()
+        self._states = []
+
+    def _leave(self) -> None:
         for entry, use in self._twins:
             if twinned.get(id(entry.tensor)) is use:
                 del twinned[id(entry.tensor)]
@@ -133,12 +147,58 @@ class HostWrites(Watcher):
             return
         entry = next((e for e, _ in self._twins if e.tensor is tensor), None)
         if entry is not None and self._is_older(entry):
-            self._told_older = True
+            self._tell_older(operation, entry)
+
+    def _tell_older(self, operation: str, entry: HostTensor) -> None:
+        if self._told_older:
+            return
+        self._told_older = True
+        self._deviations.tell(
+            "older-host-values",
+            "the host uses parameters that runs have changed on the device: host memory has "
+            "older values until samba.session.to_cpu(model) copies them (the first use is "
+            f"{operation} of {entry.path})",
+        )
+
+    def taken(
+        self,
+        model: torch.nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        operation: str,
+    ) -> None:
+        """Another program takes host memory: told if the device has newer values of it.
+
+        Not of what a script has written or loaded on the host since: it means that.
+
+        Args:
+            model: Any model.
+            optimizers: Any optimizers.
+            operation: What takes it.
+        """
+        for entry, use in self._inside(model):
+            written = entry.path in self._pending or use.written(entry.tensor)
+            if not written and self._is_older(entry):
+                self._tell_older(operation, entry)
+        for optimizer in optimizers:
+            self.optimizer_is_used(optimizer, operation)
+
+    def optimizer_is_used(self, optimizer: torch.optim.Optimizer, operation: str) -> None:
+        """The state of an optimizer on the host is used: told if the device has a newer one.
+
+        Args:
+            optimizer: Any optimizer.
+            operation: What is done with it.
+        """
+        regions = next((regions for o, regions in self._states if o is optimizer), None)
+        if not regions or any(o is optimizer for o in self._loaded_optimizers):
+            return
+        buffers = self._loaded.device.pool.buffers
+        if any(buffers[region] is not None and not self._is_synced(region) for region in regions):
             self._deviations.tell(
                 "older-host-values",
-                "the host uses parameters that runs have changed on the device: host memory has "
-                "older values until samba.session.to_cpu(model) copies them (the first use is "
-                f"{operation} of {entry.path})",
+                f"{operation} uses the state of {type(optimizer).__name__} on the host, which runs "
+                "have changed on the device: host memory has an older state, or none, until "
+                "samba.session.to_cpu(model, optimizer) copies it",
             )
 
     def lacks_gradient(self, tensor: torch.Tensor, reader: str) -> None:
@@ -206,7 +266,7 @@ class HostWrites(Watcher):
         Args:
             optimizer: Any optimizer.
         """
-        if any(o is optimizer for o in self._optimizers):
+        if any(o is optimizer for o, _ in self._states):
             self._loaded_optimizers.append(optimizer)
             self._due = True
 
@@ -240,7 +300,7 @@ class HostWrites(Watcher):
         self.warn_of_writes(operation)
         if self._pending:
             self._loaded.write_tensors(list(self._pending.values()))
-            self._note_synced(self._pending.values())
+            self._note_synced([entry.region for entry in self._pending.values()])
         for optimizer in self._loaded_optimizers:
             self._loaded.optimizers_to_rdu(optimizer)
         self._pending, self._loaded_optimizers, self._due = {}, [], False
@@ -308,7 +368,7 @@ class HostWrites(Watcher):
                 use.looked(entry.tensor)
                 self._pending.pop(entry.path, None)
         self._versions = self._counts()
-        self._note_synced(tensors)
+        self._note_synced([entry.region for entry in tensors])
 
     def same(self, tensor: torch.Tensor) -> None:
         """Host and device have the same values of a tensor now.
@@ -324,21 +384,28 @@ class HostWrites(Watcher):
         Args:
             optimizers: The optimizers.
         """
-        self._loaded_optimizers = [
-            o for o in self._loaded_optimizers if not any(o is other for other in optimizers)
-        ]
+        ids = set(map(id, optimizers))
+        self._loaded_optimizers = [o for o in self._loaded_optimizers if id(o) not in ids]
+        for optimizer, regions in self._states:
+            if id(optimizer) in ids:
+                self._note_synced(regions)
 
-    def _note_synced(self, tensors: Iterable[HostTensor]) -> None:
+    def _note_synced(self, regions: Iterable[int]) -> None:
         buffers = self._loaded.device.pool.buffers
-        for entry in tensors:
-            buffer = buffers[entry.region]
-            self._synced[entry.region] = None if buffer is None else weakref.ref(buffer)
+        for region in regions:
+            buffer = buffers[region]
+            self._synced[region] = None if buffer is None else weakref.ref(buffer)
+
+    def _is_synced(self, region: int) -> bool:
+        """Whether the device's memory is still what it was when host and device were the same."""
+        synced = self._synced.get(region)
+        return synced is not None and synced() is self._loaded.device.pool.buffers[region]
 
     def _is_older(self, entry: HostTensor) -> bool:
         """Whether a run has written the device's memory since both were the same."""
-        synced = self._synced.get(entry.region)
         buffer = self._loaded.device.pool.buffers[entry.region]
-        return synced is not None and buffer is not None and synced() is not buffer
+        known = self._synced.get(entry.region) is not None and buffer is not None
+        return known and not self._is_synced(entry.region)
 
 
 def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
@@ -359,3 +426,26 @@ def _optimizer_loaded(optimizer: torch.optim.Optimizer) -> None:
     """Hook of optimizers; as that of modules."""
     for writes in list(_watching):
         writes.optimizer_loaded(optimizer)
+
+
+def _optimizer_is_saved(optimizer: torch.optim.Optimizer) -> None:
+    """Hook of optimizers before ``state_dict()``."""
+    for writes in list(_watching):
+        writes.optimizer_is_used(optimizer, "optimizer.state_dict()")
+
+
+def tell_if_older(
+    models: Iterable[torch.nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    operation: str,
+) -> None:
+    """Tell if a program takes values from the host of which loaded programs have newer ones.
+
+    Args:
+        models: Whose parameters and buffers are taken.
+        optimizers: Whose states are taken.
+        operation: What takes them.
+    """
+    for writes in list(_watching):
+        for model in models:
+            writes.taken(model, optimizers, operation)

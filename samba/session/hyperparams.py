@@ -6,7 +6,6 @@ The seeds of random streams are argins, too; where the streams stand is read her
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.handler_errors import raise_error_of_handler
 from pef_schema.printable import some_of
 from pef_schema.program import ArginKind, Program
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
+from samba.support.given import as_number
 
 if TYPE_CHECKING:
     from emulator.device import Device
@@ -204,11 +203,7 @@ class Hyperparameters:
             ArgumentError: If it is not a number in the argin's range.
         """
         kind = self._argins[argin].kind
-        try:
-            number = math.nan if _is_no_number(value) else float(value)
-        except Exception as error:  # of torch, numpy, decimal: too large, no number, no single one
-            raise_error_of_handler(error)
-            number = math.nan
+        number = as_number(value)
         largest, wanted = _RANGES.get(kind, _ANY)
         whole = kind is not ArginKind.DROPOUT_SEED or number.is_integer()
         if not (whole and 0.0 <= number <= largest):
@@ -219,13 +214,6 @@ class Hyperparameters:
                 hint="Nothing was run and no hyperparameter was changed.",
             )
         return number
-
-
-def _is_no_number(value: Any) -> bool:
-    """Whether ``float`` would take something else for a number: text, or a part of a number."""
-    if isinstance(value, (str, bytes, bytearray, memoryview)):
-        return True
-    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufO"
 
 
 def _prefixed(program: Program) -> frozenset[int]:

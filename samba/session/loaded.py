@@ -110,12 +110,14 @@ class Loaded:
             for graph, part in zip(program.graphs, parts, strict=True)
             for source in part.traced.sources
         }
+        known: set[int] = set()
         self._runners = {
             graph.name: Runner(
                 device,
                 self.replicas,
                 feeder_of(program, part.given, number, constants=constants, checks=check.fed),
                 number,
+                known,
             )
             for number, (graph, part, check) in enumerate(
                 zip(program.graphs, parts, checks, strict=True)
@@ -124,7 +126,7 @@ class Loaded:
         self._every = list(self._runners.values())
         if len(program.graphs) != 1:
             feeder = Feeder(program, slots_of_all(program, [check.fed for check in checks]))
-            self._every.append(Runner(device, self.replicas, feeder, None))
+            self._every.append(Runner(device, self.replicas, feeder, None, known))
         self._has_spilled = False
         self.only = self._every[-1]
         """Runner where no graph is named: of the only graph, or of all in their order."""
@@ -344,15 +346,16 @@ class Loaded:
         """Copy weights, buffers, inputs and optimizer state to the device.
 
         Args:
-            forgotten: Names of inputs to leave out.
+            forgotten: Names of tensors to leave out.
             spill: The file where weights of the host are written already, if they are.
         """
-        self._models_to_device()
+        self._models_to_device({self._places[n] for n in forgotten & self._places.keys()})
         self._inputs_to_device(forgotten)
         self._spill_weights(spill)
 
-    def _models_to_device(self) -> None:
-        self.write_tensors(self.all_tensors("to_device()"))
+    def _models_to_device(self, left_out: Collection[int]) -> None:
+        tensors = self.all_tensors("to_device()")
+        self.write_tensors([t for t in tensors if t.region not in left_out])
 
     def _spill_weights(self, spill: Spill | None) -> None:
         """Let the host's weights rest in a file, once, now that the device has its own."""
@@ -386,13 +389,15 @@ class Loaded:
         optims: Any,
         *,
         buffers_only: bool = False,
+        left_out: Collection[int] = (),
         operation: str = "to_rdu()",
     ) -> None:
-        """Copy host values to the device; nothing changes there if it raises."""
+        """Copy host values to the device, but for some regions; nothing changes if it raises."""
         self.writes.known.refuse_changed(f"session.{operation}")
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
         entries = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+        entries = [t for t in entries if t.region not in left_out]
         self.write_tensors(entries, states)
 
     def write_tensors(
@@ -481,3 +486,4 @@ class Loaded:
             for entry, of_state in zip(states, of_states, strict=True):
                 entry.take(of_state, inplace=inplace)
             self.writes.copied(tensors)
+            self.writes.copied_optimizers([entry.optimizer for entry in states])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -89,8 +89,9 @@ class LoadedModel(Loaded):
         del model, operation
         return [self.traced]
 
-    def _models_to_device(self) -> None:
-        self.to_rdu(self._with_values(), self.optimizers, operation="to_device()")
+    def _models_to_device(self, left_out: Collection[int]) -> None:
+        model, optimizers = self._with_values(), self.optimizers
+        self.to_rdu(model, optimizers, left_out=left_out, operation="to_device()")
 
     def _with_values(self) -> torch.nn.Module:
         """The model whose values count: the traced one, unless that has none.
@@ -148,7 +149,7 @@ def load_pef(
     config: Mapping[str, Any] | None,
     data_parallel_mode: str = "normal",
     distlearn_config: Any = None,
-) -> Loaded:
+) -> LoadedModel:
     """Read a PEF, trace the model again if it may have changed, and check that the two agree.
 
     Args:

@@ -16,7 +16,7 @@ from samba.argconf.parsed import configure
 from samba.errors import ArgumentError, literal
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
-from samba.support.given import flag_of
+from samba.support.given import flag_of, mapping_of, whole_of
 from samba.support.strict_json import parse_json
 from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again, register_told
 from samba.tensor.lazy_mode import current_mode
@@ -142,7 +142,10 @@ class Modes:
             >>> samba.session.create_dynamic_dim("seq", 128, 4096, 128)
             'seq_min_128_max_4096_factor_128'
         """
-        _check_range(f"session.create_dynamic_dim({name!r})", min, max, factor)
+        where = f"session.create_dynamic_dim({name!r})"
+        for what, value in (("min", min), ("max", max), ("factor", factor)):
+            whole_of(value, f"{where}, {what}")
+        _check_range(where, min, max, factor)
         key = f"{name}_min_{min}_max_{max}_factor_{factor}"
         self.dynamic_dims[key] = DimInfo(min, max, factor)
         return key
@@ -156,8 +159,11 @@ class Modes:
         Returns:
             A context manager: inside, they are in force, before those of contexts around it.
         """
-        self.directives.update(directives or {})
-        return self._in_force(directives or {})
+        given = mapping_of(
+            directives or {}, "session._add_directives(directives)", "a dict of wishes"
+        )
+        self.directives.update(given)
+        return self._in_force(given)
 
     @contextmanager
     def _in_force(self, directives: Mapping[str, Any]) -> Iterator[None]:

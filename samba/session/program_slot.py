@@ -89,7 +89,7 @@ class ProgramSlot:
         book: That book.
         loaded: The loaded program; None before ``trace_graph``.
         tensors: Traced host tensors by name: inputs, parameters, buffers and output handles.
-        forgotten: Names of inputs that ``to_device`` leaves out.
+        forgotten: Names of tensors that ``to_device`` leaves out.
         traces: Traces of modules for several graphs; None if there are none.
         onnx: Torch models in the place of ONNX models.
     """

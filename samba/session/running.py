@@ -67,6 +67,7 @@ class Runner:
         replicas: The replicas that run the same program.
         feeder: Of the graph's inputs.
         graph: Which graph of the program; None for all of them, in their order.
+        known: Regions of inputs that runs of any of its graphs were given.
 
     Attributes:
         ticks: Loses an element with each run of the device.
@@ -75,7 +76,12 @@ class Runner:
     """
 
     def __init__(
-        self, device: Device, replicas: Replicas, feeder: Feeder, graph: int | None = 0
+        self,
+        device: Device,
+        replicas: Replicas,
+        feeder: Feeder,
+        graph: int | None = 0,
+        known: set[int] | None = None,
     ) -> None:
         program = device.program
         self._device = device
@@ -100,7 +106,8 @@ class Runner:
         self._choices: dict[Any, StepKey] = {}
         self._last = NO_CALL
         self._groups = WatchedGroups((), program)
-        self._first_inputs = FirstInputs(program, feeder, self._buffers)
+        given = set[int]() if known is None else known
+        self._first_inputs = FirstInputs(program, feeder, self._buffers, given)
         self._kept = KeptGradients(program, self._graph, lambda: device.counters.runs)
         self._own_watchers = (
             WatchedAutocast(program),

@@ -17,6 +17,7 @@ from samba.compiler.sections import CompileOptions
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
+from samba.support.given import whole_of
 
 if TYPE_CHECKING:
     import torch
@@ -272,15 +273,13 @@ def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:
     """
     if indices is None:
         return None
-    numbers = []
-    for item in [indices] if isinstance(indices, int) else indices:
-        number = item[0] if isinstance(item, (tuple, list)) and len(item) == 1 else item
-        if not isinstance(number, int):
-            raise ArgumentError(
-                where="loss_indices", found=repr(item), wanted="positions of outputs, from 0 on"
-            )
-        numbers.append(number)
-    return tuple(numbers)
+    try:
+        items = list(indices)
+    except TypeError:
+        items = [indices]
+    alone = [i[0] if isinstance(i, (tuple, list)) and len(i) == 1 else i for i in items]
+    wanted = "positions of outputs, from 0 on"
+    return tuple([whole_of(number, "loss_indices", wanted=wanted) for number in alone])
 
 
 def _steps(value: Any) -> int:

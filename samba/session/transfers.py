@@ -294,7 +294,8 @@ class Transfers:
         values = tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor
         values = values.detach()
         if traced.has_data:
-            traced.data.copy_(values)
+            with torch.no_grad():
+                traced.copy_(values)
         else:
             traced.data = values.clone()
 

@@ -224,10 +224,14 @@ class FirstInputs(Watcher):
         program: The loaded program.
         feeder: Of a graph's inputs.
         buffers: Device memory by region.
+        known: Regions of which nothing needs to be told any more, of all graphs of the program.
     """
 
-    def __init__(self, program: Program, feeder: Feeder, buffers: Sequence[Any]) -> None:
+    def __init__(
+        self, program: Program, feeder: Feeder, buffers: Sequence[Any], known: set[int]
+    ) -> None:
         self._program, self._feeder, self._buffers = program, feeder, buffers
+        self._known = known
         written = written_regions(program)
         self._missing = {slot.region: slot for slot in feeder.slots if slot.region not in written}
         self._done: set[int] = set()
@@ -239,7 +243,9 @@ class FirstInputs(Watcher):
         Args:
             regions: Their regions; all if None.
         """
-        for region in tuple(self._missing) if regions is None else regions:
+        taken = tuple(self._missing if regions is None else regions)
+        self._known.update(taken)
+        for region in taken:
             self._missing.pop(region, None)
 
     def before(self, call: Call) -> None:
@@ -258,8 +264,8 @@ class FirstInputs(Watcher):
             if self._buffers[slot.region] is not None:
                 for check in slot.checks:
                     check.check(np.asarray(self._buffers[slot.region]))
-        left_out = self._feeder.left_out(call.inputs) if used else ()
-        names = [slot.name for slot in used if slot.region not in left_out]
+        known = self._feeder.left_out(call.inputs) | self._known if used else ()
+        names = [slot.name for slot in used if slot.region not in known]
         if names:
             tell(
                 "input-of-trace",

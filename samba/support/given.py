@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError, quoted
 from pef_schema.printable import some_of
 from samba.errors import ArgumentError, ConversionError, described
@@ -91,6 +93,30 @@ def whole_of(value: Any, where: str, least: int | None = None, wanted: str = "")
         wanted = wanted or f"a whole number{'' if least is None else f', {least} or more'}"
         raise ArgumentError(where=where, found=described(value), wanted=wanted)
     return number
+
+
+def as_number(value: Any) -> float:
+    """What a script has given for a number: a tensor or an array of one number counts as one.
+
+    Args:
+        value: What was given.
+
+    Returns:
+        The number; NaN for everything else, such as a text.
+
+    Example:
+        >>> as_number(np.float32(0.5)), as_number("0.5")
+        (0.5, nan)
+    """
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        return math.nan
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufO":
+        return math.nan
+    try:
+        return float(value)
+    except Exception as error:  # of torch, numpy, decimal: too large, no number, no single one
+        raise_error_of_handler(error)
+        return math.nan
 
 
 def sizes_of(value: Any, where: str) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor, 
 from samba.support.given import flag_of
 from samba.tensor.host_memory import HostMemory, plain
 from samba.tensor.host_use import note_same, overwrite
-from samba.tensor.views import readable, set_data
+from samba.tensor.views import data_of, host_of, readable, set_data
 
 
 class DeviceTensors(Protocol):
@@ -129,7 +129,7 @@ class DeviceMemory(HostMemory):
         """
         device, name = self._on_device("rdu()")
         self.materialize_()
-        device.write(name, self.data)
+        device.write(name, data_of(host_of(self)))  # not `data`, which is a use of host memory
         note_same(self)
         grad = self.grad
         if grad is not None and device.has_grad(name):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import init
 from torch.overrides import get_default_nowrap_functions, resolve_name
 
 from samba.errors import NoHostData
@@ -94,7 +95,10 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
 
 
 OVERWRITING: frozenset[Callable[..., Any]] = frozenset(
-    {T.copy_, T.fill_, T.normal_, T.set_, T.uniform_, T.zero_}
+    {
+        *(T.copy_, T.exponential_, T.fill_, T.normal_, T.random_, T.set_, T.uniform_, T.zero_),
+        *(init.constant_, init.kaiming_uniform_, init.normal_, init.uniform_),
+    }
 )
 """Functions that replace all values of their first argument without looking at them."""
 
@@ -152,7 +156,8 @@ def dispatch(
             if result is None:
                 raise
     if twinned:
-        whole = args[0] if func in OVERWRITING else None
+        # Initializers of torch.nn.init give all arguments by name.
+        whole = next(iter(args), kwargs.get("tensor")) if func in OVERWRITING else None
         note_use(tensors, getattr(func, "__name__", ""), whole)
     if func in get_default_nowrap_functions():
         return result

@@ -27,7 +27,7 @@ from samba.tracer.gradient_parts import SeparatedGraph
 from samba.tracer.inputs import NamedInput
 from samba.tracer.kernel_refusals import refuse_raising
 from samba.tracer.marker_ops import CHECK, MARKER
-from samba.tracer.nodes import label, last_nodes
+from samba.tracer.nodes import dropout_module, label, last_nodes
 from samba.tracer.plain_nodes import GradientGraphs, PlainNodes, plain_dtype
 from samba.tracer.preparing import Prepared
 from samba.tracer.random_draws import ZERO_RATE, drawing_nodes, rate_position
@@ -284,6 +284,8 @@ class _Converter(PlainNodes):
     ) -> None:
         """Make the dropout rate an argin, so that it can change without a compile."""
         schema = arguments_of(node.target)
+        if kind := dropout_module(node):  # a module of several operations is one to scripts
+            prefix = f"{prefix.rpartition('__')[0]}__{kind}"
         index = self._value(f"{prefix}__p", (), DType.FLOAT64)
         name = self.values[index].name
         key = schema[position].name

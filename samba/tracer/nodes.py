@@ -170,6 +170,18 @@ def label(node: Node, last: Mapping[str, Node]) -> tuple[str, str]:
     return path, packet.strip("_")
 
 
+def dropout_module(node: Node) -> str:
+    """The class of torch's dropout module that a node is of, in lower case; empty for none.
+
+    Args:
+        node: A node that calls an operation.
+    """
+    calls = _module_calls(node)
+    cls = calls[-1][2] if calls else ""
+    is_dropout = cls.startswith("torch.nn.modules.dropout.")
+    return cls.rsplit(".", 1)[-1].lower() if is_dropout else ""
+
+
 def _module_calls(node: Node) -> list[tuple[str, str, str]]:
     """``(call key, module path, class)`` from the model down to the innermost module."""
     stack = node.meta.get("nn_module_stack") or {}

@@ -181,7 +181,7 @@ class TracedFunctions(TorchFunctionMode):
                 where=calling_line(),
                 reason=f"{func.__name__} of {' and '.join(sorted(map(str, mixed)))}, which torch "
                 "refuses as well",
-                hint="Convert the integers: .float(), or .to(weight.dtype).",
+                hint="Convert them to one type, such as by .to(weight.dtype).",
             )
         lost = lost_in_place(func, args)
         if lost is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -23,20 +22,20 @@ from samba.argconf.parsed import (
     divides_batch,
     last_parsed_args,
     note_parsed,
+    set_log_level,
     tell_lost,
     tell_unread,
 )
 from samba.session.process import session
 from samba.session.start_line import note_imports
 from samba.support.deviations import tell
+from samba.support.given import path_of
 from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
 from samba.utils.uncaught import show_uncaught_as_messages
 
 __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
 
 ParserFunction = Callable[[argparse.ArgumentParser], Any]
-
-_DEFAULT_LEVEL = next(option.default for option in OPTIONS if option.dest == "log_level")
 
 
 def parse_app_args(
@@ -116,9 +115,7 @@ def parse_app_args(
             "argument --timeline-kernels: it adds kernels to a timeline; name its file by "
             "--timeline FILE"
         )
-    level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
-    if level is not None and args.log_level != _DEFAULT_LEVEL:
-        logging.getLogger("samba").setLevel(level)
+    set_log_level(args)
     _take_older_name(args, redeclared[args.command])
     if of_process:
         _check_pef(chosen, args, redeclared[args.command])
@@ -274,6 +271,7 @@ def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argpa
         YamlMissing: There is no such file; a ``FileNotFoundError`` too.
         YamlUnreadable: It cannot be read; an ``OSError`` too.
     """
+    yaml_file = path_of(yaml_file, "parse_yaml_to_args(yaml_file)")
     try:
         text = Path(yaml_file).read_text(encoding="utf-8")
     except ValueError as error:  # no UTF-8, or no path

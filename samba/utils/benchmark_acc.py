@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pef_schema.atomic import write_atomically
+from samba.support.given import path_of
 
 __all__ = ["AccuracyReport"]
 
@@ -57,7 +58,7 @@ class AccuracyReport:
             SambaError: It cannot be written; a file that was there is left as it was.
         """
         text = json.dumps(self.entries, indent=2, default=_number) + "\n"
-        write_atomically(os.fspath(path), [text.encode()])
+        write_atomically(path_of(path, "AccuracyReport.save(path)"), [text.encode()])
 
 
 def _number(value: Any) -> Any:

@@ -108,13 +108,13 @@ def save_checkpoint(model: nn.Module, path: str | PathLike[str]) -> None:
         ...     load_sharded_checkpoint(nn.Linear(2, 3), f"{folder}/linear.safetensors")
         LoadResult(missing_keys=[], unexpected_keys=[])
     """
-    tensors = _regions(model)
+    file, tensors = str(_place(path)), _regions(model)
     bad = [f"{name} has {t.dtype}" for name, t in tensors.items() if t.dtype not in _NAMES]
     if bad:
         raise BadCheckpoint(
-            path=str(path), problem=f"{', '.join(bad)}, which safetensors files cannot hold"
+            path=file, problem=f"{', '.join(bad)}, which safetensors files cannot hold"
         )
-    write_atomically(str(path), _chunks(tensors, str(path)))
+    write_atomically(file, _chunks(tensors, file))
 
 
 def _chunks(tensors: Mapping[str, torch.Tensor], path: str) -> Iterator[bytes]:

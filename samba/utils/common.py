@@ -51,10 +51,11 @@ def common_app_driver(
         ArgumentError: The command is unknown.
         SambaError: The model cannot be compiled, or the PEF cannot be run.
     """
-    if args.command not in COMMANDS:
+    command = getattr(args, "command", None)
+    if command not in COMMANDS:
         raise ArgumentError(
             where="common_app_driver(args), args.command",
-            found=repr(args.command),
+            found=repr(command),
             wanted=f"one of {', '.join(COMMANDS)}",
         )
     if args.command == "compile":

@@ -26,6 +26,8 @@ from pef_schema.program_facts import (
 from samba.errors import ArgumentError, described
 from samba.profiler import PROFILER
 from samba.session.process import session
+from samba.support.deviations import hearing
+from samba.support.given import as_number, flag_of, path_of, whole_of
 from samba.support.layout import table
 from samba.support.nesting import leaves
 from samba.support.progress import counted
@@ -109,6 +111,8 @@ def measure_performance(
         SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
     counts = {"n_iterations": n_iterations, "batch_size": batch_size}
+    for what, flag in (("inference", inference), ("run_graph_only", run_graph_only)):
+        flag_of(flag or False, f"measure_performance({what})")
     loaded = _ready("measure_performance", model, min_duration, counts, json, compiled_stats_json)
     batch_size = _traced_batch(inputs, batch_size, "measure_performance")
     graph = loaded.program.graphs[0]
@@ -204,9 +208,10 @@ def measure_sections(
     parallel = replicas.keywords(data_parallel, reduce_on_rdu)
     session.run(inputs, (), section_ids=[calls[0].section], **parallel)
     times: dict[int, list[float]] = {call.section: [] for call in calls}
-    for _ in range(2):  # the first pass compiles, the second warms up
-        for call in calls:
-            session.run(None, (), section_ids=[call.section], **parallel)
+    with hearing(muted=True):  # of gradients that no update uses: nothing is trained
+        for _ in range(2):  # the first pass compiles, the second warms up
+            for call in calls:
+                session.run(None, (), section_ids=[call.section], **parallel)
     session.synchronize()
     with _clocked() as clock:
         start = time.perf_counter()
@@ -254,7 +259,8 @@ def _clocked() -> Generator[SectionClock, None, None]:
     clock = SectionClock(PROFILER.timeline)
     PROFILER.put_on(clock)
     try:
-        yield clock
+        with hearing(muted=True):  # as above
+            yield clock
     finally:
         PROFILER.put_on(clock.beside)
 
@@ -281,25 +287,25 @@ def _ready(
 ) -> Loaded:
     """Check all arguments before time is spent on measuring; return what is loaded."""
     note_measured()
-    if not isinstance(min_duration, (int, float)) or not 0 <= min_duration < float("inf"):
+    if not 0 <= as_number(min_duration) < float("inf"):
         raise ArgumentError(
             where="min_duration",
             found=described(min_duration),
             wanted="a number of seconds, 0 or more",
         )
     for what, value in counts.items():
-        if value is not None and value < 1:
-            raise ArgumentError(where=f"{function}({what})", found=str(value), wanted="1 or more")
+        if value is not None:
+            whole_of(value, f"{function}({what})", 1, "a whole number, 1 or more")
     for path in reports:
-        if path and not Path(path).absolute().parent.is_dir():
+        if path and not Path(path_of(path, f"{function}(json)")).absolute().parent.is_dir():
             raise ArgumentError(
                 where=f"{function}(json={path!r})",
                 found=f"no folder {Path(path).absolute().parent}",
                 wanted="a file in a folder that exists",
             )
-    loaded = session.need_loaded(f"{function}()")
+    loaded = session.need_loaded(f"utils.{function}()")
     if isinstance(model, torch.nn.Module):  # an ONNX model has no tensors to tell it by
-        loaded.model_tensors(model, f"{function}()")
+        loaded.model_tensors(model, f"utils.{function}()")
     return loaded
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from pef_schema.printable import say
-from samba.errors import SambaError
+from samba.errors import ArgumentError, SambaError, described
 from samba.sambatensor import to_torch
+from samba.support.given import as_number
 
 __all__ = ["MAX_BF16_TRUNCATE_NORMAL_REL", "NotClose", "assert_close"]
 
@@ -53,10 +54,15 @@ def assert_close(
     Raises:
         NotClose: An element differs by more, or the shapes do not broadcast. It is an
             ``AssertionError``.
+        ArgumentError: A tolerance is no number, or negative.
 
     Example:
         >>> assert_close(torch.tensor([1.0]), torch.tensor([1.01]), "loss", threshold=3e-3)
     """
+    for what, tolerance in (("threshold", threshold), ("rtol", rtol)):
+        if not as_number(tolerance) >= 0:
+            where = f"assert_close({what})"
+            raise ArgumentError(where=where, found=described(tolerance), wanted="0 or more")
     first, second = (_float64(tensor) for tensor in (a, b))
     try:
         first, second = torch.broadcast_tensors(first, second)

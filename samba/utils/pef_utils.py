@@ -16,6 +16,7 @@ from pef_schema import read_pef
 from pef_schema.printable import some_of
 from samba.argconf.parsed import looked_at
 from samba.errors import SambaError
+from samba.support.given import mapping_of
 from samba.version import __version__
 
 __all__ = ["MissingPefInfo", "PefInfoStruct", "get_pef_info", "get_pefmeta", "get_pefmeta_dict"]
@@ -75,7 +76,8 @@ def get_pefmeta(args: Namespace, model: torch.nn.Module) -> dict[str, str]:
 
 def get_pefmeta_dict(args: Mapping[str, Any], model: torch.nn.Module) -> dict[str, str]:
     """Does what :func:`get_pefmeta` does, for arguments in a dict."""
-    described = {key: _text(value) for key, value in args.items() if _is_data(value)}
+    given = mapping_of(args, "get_pefmeta(args)", "parsed arguments, or a dict of them")
+    described = {key: _text(value) for key, value in given.items() if _is_data(value)}
     described["model"] = repr(model)
     described["samba_version"] = __version__
     return described

@@ -21,6 +21,7 @@ from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import to_torch
 from samba.session.process import session
+from samba.support.given import path_of
 from samba.utils.checkpoint import BadCheckpoint, load_pickle
 from samba.utils.misc import is_main_process, job_of_replicas
 
@@ -97,7 +98,8 @@ class TrainingCheckpoint:
                 wanted="objects with state_dict() and load_state_dict()",
                 hint="Give values of the script to save(), which load() returns.",
             )
-        self._path, self._model, self._parts = Path(path), model, parts
+        self._path = Path(path_of(path, "TrainingCheckpoint(path)"))
+        self._model, self._parts = model, parts
         self._given = optimizers
         self._optimizers = as_optimizers(optimizers)
 
@@ -118,7 +120,7 @@ class TrainingCheckpoint:
             DataParallelError: If a replica does not come.
         """
         job = job_of_replicas("utils.TrainingCheckpoint")
-        program = session.need_loaded("TrainingCheckpoint.save()")
+        program = session.need_loaded("utils.TrainingCheckpoint.save()")
         parts = {name: part.state_dict() for name, part in self._parts.items()}
         rest = {
             "hyperparameters": program.runner().hyperparameters(),
@@ -129,7 +131,8 @@ class TrainingCheckpoint:
         _refuse_unreadable(self._path, rest)
         with HELD:
             if job is not None:
-                facts = {name: _fact(rest[name]) for name in ("hyperparameters", "random")}
+                named = ("hyperparameters", "hyperparameters"), ("random", _STREAMS)
+                facts = {told: _fact(rest[name]) for name, told in named}
                 facts |= {name: _fact(state) for name, state in parts.items()}
                 facts |= {f"value {name}": _fact(value) for name, value in values.items()}
                 job.agree("TrainingCheckpoint.save()", facts, advice=_SAME_PLACE)
@@ -155,7 +158,7 @@ class TrainingCheckpoint:
             DataParallelError: If a replica does not come.
         """
         job = job_of_replicas("utils.TrainingCheckpoint")
-        program = session.need_loaded("TrainingCheckpoint.load()")
+        program = session.need_loaded("utils.TrainingCheckpoint.load()")
         digest = self._digest()
         if job is not None:
             facts = {f"file {self._path}": digest or "none"}
@@ -235,13 +238,15 @@ class TrainingCheckpoint:
 
 
 def _program() -> str:
-    return session.need_loaded("TrainingCheckpoint").program.name
+    return session.need_loaded("utils.TrainingCheckpoint").program.name
 
 
 _SAME_PLACE = (
     "All ranks save after the same step, with the same values; a value of one rank alone, such as "
-    "its own loss, is not for a checkpoint of all."
+    "its own loss, is not for a checkpoint of all. A rank that evaluates alone sets its random "
+    "streams back: session.set_rng_state(state) of session.get_rng_state() before."
 )
+_STREAMS = "random streams, which a run of one rank alone moves on"
 _SAME_FILE = (
     "The path must lead all ranks to the same file: put it on a file system that all hosts share."
 )

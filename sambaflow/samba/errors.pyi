@@ -13,6 +13,7 @@ from samba.errors import (
     SessionInUse as SessionInUse,
     UnknownTensor as UnknownTensor,
     UnsupportedKeyword as UnsupportedKeyword,
+    called as called,
     described as described,
     literal as literal,
 )

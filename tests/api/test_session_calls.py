@@ -42,6 +42,7 @@ def test_deprecated_and_memory_arguments_change_no_byte(pefs, tmp_path, host):
     scene = world.build()
     for tensor in (*scene.inputs, *scene.model.parameters()):
         tensor.mem_type = "Host" if host else "HBM"
+        tensor.host_memory = host
     pef = scene.compile(tmp_path)
     assert Path(pef).read_bytes() == Path(pefs(MLP)).read_bytes()
     scene.trace()

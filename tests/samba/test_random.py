@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import samba
+from samba.errors import ArgumentError
 from tests.api.covers import covers
 
 CALLS = {
@@ -89,3 +90,13 @@ def test_set_seed_seeds_all_three(seed):
         seed(256)
         draws.append((samba.randn(3).tolist(), np.random.rand(), random.random()))
     assert draws[0] == draws[1]
+
+
+@pytest.mark.parametrize("seed", ["256", 0.5, None, -1, 2**32, True])
+def test_what_is_no_seed_is_refused_and_seeds_nothing(seed):
+    """Such as the text of an environment variable, which Python's generator would take."""
+    states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    with pytest.raises(ArgumentError, match=r"set_seed\(seed\): found .* from 0 to 4294967295"):
+        samba.set_seed(seed)
+    now = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    assert now == states

@@ -271,6 +271,14 @@ def test_several_epochs_at_once() -> None:
         ({"maxsize": 0}, "1 batch or more"),
         ({"timeout": 0}, "more than 0 seconds"),
         ({"function_hook": 3}, "a function of a batch"),
+        ({"names": None}, r"names\): found NoneType None, expected a list of names"),
+        ({"names": 5}, r"names\): found int 5, expected a list of names"),
+        ({"maxsize": "8"}, r"maxsize\): found str '8', expected 1 batch or more"),
+        ({"maxsize": 2.5}, r"maxsize\): found float 2.5"),
+        ({"timeout": "9"}, r"timeout\): found str '9', expected more than 0 seconds"),
+        ({"timeout": None}, r"timeout\): found NoneType"),
+        ({"return_original_batch": "no"}, r"return_original_batch\): found str 'no'"),
+        ({"ignore_dataloader_exception": "no"}, r"dataloader_exception\): found str 'no'"),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], text: str) -> None:

@@ -19,6 +19,7 @@ from samba.distributed.bagua.operations import (
 )
 from samba.distributed.bagua.world import PADDING, BaguaBackend
 from samba.errors import ArgumentError
+from samba.support.given import whole_of
 from samba.tensor.bagua import bagua_set_storage, handle_of, register
 from samba.tensor.bagua_handle import BackendTensor, dtype_name
 from samba.tensor.views import view_detached, view_flat_as_numpy
@@ -76,10 +77,7 @@ class BaguaBucket:
             raise ArgumentError(
                 where=f"BaguaBucket {name}", found="no tensors", wanted="at least one tensor"
             )
-        if alignment < 1:
-            raise ArgumentError(
-                where=f"BaguaBucket {name}", found=f"alignment {alignment}", wanted="1 or more"
-            )
+        whole_of(alignment, f"BaguaBucket {name}, alignment", 1)
         handles = [handle_of(t) for t in self.tensors]
         effective = [h.effective() for h in handles]
         facts = {

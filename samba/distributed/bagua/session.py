@@ -339,7 +339,7 @@ def with_session(
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
     chosen = process_session if session is None else session
-    attach(chosen.need_loaded("samba.distributed.bagua.with_session"), algorithm)
+    attach(chosen.need_loaded("distributed.bagua.with_session()"), algorithm)
     return chosen
 
 

@@ -240,7 +240,8 @@ class GraphBuilder:
             SambaError: The PEF cannot be read, or its graphs are not those that were added. What
                 was loaded before stays loaded.
         """
-        from samba.session.loading import load_graphs  # noqa: PLC0415  # loads jax
+        from samba.session.host_writes import tell_if_older  # noqa: PLC0415  # loads jax
+        from samba.session.loading import load_graphs  # noqa: PLC0415  # as well
 
         self._slot.refuse_inside("init_multigraph_runtime()")
         where = "session.init_multigraph_runtime"
@@ -256,6 +257,7 @@ class GraphBuilder:
         parts, traces = self._parts("init_multigraph_runtime()")
         loaded = load_graphs(parts, traces, path)
         if transfer_device:
+            tell_if_older(loaded.models(), (), "init_multigraph_runtime")
             loaded.to_device()
         self._slot.take(loaded, path)
 

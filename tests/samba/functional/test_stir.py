@@ -144,6 +144,9 @@ def test_scatter_writes_windows(
     expected = _scattered(operand, update, indices, dims, add, batched)
     torch.testing.assert_close(made, expected, rtol=1e-6, atol=1e-6)
     assert torch.equal(operand, before)
+    rmw = "kAdd" if add else "kUpdate"
+    promised = sn_scatter(operand, update, indices, dims, rmw, True, batched_dims=batched)
+    torch.testing.assert_close(promised, made, rtol=1e-6, atol=1e-6)
 
 
 def test_scatter_drops_what_is_outside_and_casts_the_update() -> None:
@@ -166,6 +169,8 @@ def test_zipmapreduce_broadcasts_and_reduces() -> None:
     }.items():
         made = sn_zipmapreduce(lambda attrs, x, y: x * y, [a, b], name, 1)
         assert torch.equal(made, function(a * b, 1, keepdim=True)) and made.shape == (4, 1)
+        at_random = sn_zipmapreduce(lambda attrs, x, y: x * y, [a, b], name, 1, stoc_accum=True)
+        assert torch.equal(at_random, made)
         both = sn_zipmapreduce(lambda attrs, x, y: x * y, [a, b], name, [0, 1])
         assert both.shape == (1, 1)
     assert torch.equal(sn_reduce(b, "MIN", -1), b.amin(-1, keepdim=True))
@@ -264,6 +269,9 @@ BAD: list[tuple[Callable[[], Any], str]] = [
         r"expected shape \[2, length, 4\]",
     ),
     (lambda: sn_zipmapreduce(lambda attrs: 1, []), "expected tensors, 1 or more"),
+    (lambda: sn_zipmapreduce(lambda a, x: x, torch.ones(2)), "expected tensors, 1 or more, in a"),
+    (lambda: sn_zipmapreduce(5, [torch.ones(2)]), r"sn_zipmapreduce\(func\): found int 5"),
+    (lambda: sn_reduce(torch.ones(2), "ADD", 0.5), r"reduce_dim\): found float 0.5"),
     (lambda: sn_zipmapreduce(lambda attrs, x: 1, [torch.ones(2)]), "a result of type int"),
     (lambda: sn_zipmapreduce(lambda a, x: x, [torch.ones(2)], "OR", 0), "one of ADD, SUM"),
     (lambda: sn_zipmapreduce(lambda a, x: x, [torch.ones(2)], "ADD"), "one or more dimensions"),

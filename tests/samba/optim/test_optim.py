@@ -212,6 +212,21 @@ def test_a_norm_must_be_positive(norm):
         samba.optim.AdamW([nn.Parameter(torch.ones(1))], max_grad_norm=norm)
 
 
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"max_grad_norm": "1.0"}, r"max_grad_norm=\.\.\.\): found str '1.0', expected a positive"),
+        ({"max_grad_norm": [1.0]}, r"max_grad_norm=\.\.\.\): found list"),
+        ({"argin_region_name": 5}, r"argin_region_name=\.\.\.\): found int 5, expected a string"),
+        ({"fp32_params": "no"}, r"fp32_params=\.\.\.\): found str 'no', expected True or False"),
+    ],
+)
+def test_settings_of_another_type_are_refused_by_name(settings, found):
+    """Such as texts, which a command line gives where an app forgets their type."""
+    with pytest.raises(ArgumentError, match=found):
+        samba.optim.AdamW([nn.Parameter(torch.ones(1))], **settings)
+
+
 def test_bfloat16_parameters_train():
     plain, model = models()
     plain.bfloat16()

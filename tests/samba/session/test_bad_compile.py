@@ -255,7 +255,15 @@ def test_a_configuration_that_is_no_dict(folder):
 
 @pytest.mark.parametrize(
     "indices, parts",
-    [([2], ["[2]", "2 output(s)", "0 to 1"]), ([-1], ["[-1]"]), (["loss"], ["'loss'", "from 0"])],
+    [
+        ([2], ["[2]", "2 output(s)", "0 to 1"]),
+        ([-1], ["[-1]"]),
+        (["loss"], ["'loss'", "from 0"]),
+        ("0", ["str '0'", "from 0"]),
+        (0.5, ["float 0.5", "from 0"]),
+        ([(0, 1)], ["tuple (0, 1)", "from 0"]),
+        ([True], ["bool True", "from 0"]),
+    ],
 )
 def test_loss_indices(folder, indices, parts):
     with refused(folder, "loss_indices", *parts):

@@ -82,6 +82,19 @@ def test_a_model_of_rate_0_runs_from_a_pef_with_dropout(pefs, caplog, model):
     scene.assert_follows()
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("kind", "dims"), [(nn.Dropout, 2), (nn.Dropout1d, 3), (nn.Dropout2d, 4), (nn.Dropout3d, 5)]
+)
+def test_the_rate_of_a_module_is_named_after_it(kind, dims, rate, tmp_path):
+    """As the page of get_dropout_rate_argin_names says: by the kind of the operation."""
+    layers = [nn.Linear(4, 4), kind(rate), nn.Linear(4, 4), kind(rate, inplace=True)]
+    load(nn.Sequential(*layers), (torch.randn(dims * (4,)),), tmp_path)
+    name = f"{kind.__name__.lower()}__p"
+    rates = samba.session.get_dropout_rate_argin_names()
+    assert rates == [f"sequential__1__{name}", f"sequential__3__{name}"]
+
+
 def test_a_model_with_dropout_runs_from_a_pef_of_rate_0(pefs, caplog):
     scene = on_the_device(pefs, Drops, compiled=0.0, run=0.5)
     assert "0.5 in the model, but the PEF was compiled with 0" in caplog.text

@@ -21,7 +21,7 @@ from samba.session.settings import parsed_config
 from samba.support.deviations import Deviations
 from samba.tracer.inputs import InputError
 from tests.samba.graphs import compiled
-from tests.samba.session.loading import load
+from tests.samba.session.loading import load, reload_graphs
 from tests.samba.worlds import MLP, close, deviations, named, other_batch, told
 
 
@@ -91,6 +91,24 @@ def test_an_input_that_no_run_was_given_is_told_once(tmp_path: Path, caplog: Any
         close(run(model, {"x": values}), model(values, B).detach())
     assert deviations(caplog) == ["input-of-trace"]
     assert told(caplog)[0].startswith("session.run() was given no y, so it uses the values")
+
+
+def test_an_input_that_another_graph_was_given_is_not_told(tmp_path: Path, caplog: Any) -> None:
+    def add() -> tuple[Two, list[samba.SambaTensor]]:
+        model = samba.from_torch_model_(Two())
+        inputs = [tensor(A, "x"), tensor(B, "y")]
+        for name in ("a", "b"):
+            outputs = utils.trace_multigraph(model, inputs, trace_prefix=name)
+            samba.session.add_graph(FwdGraph(inputs, outputs, name=name))
+        return model, inputs
+
+    _, inputs = reload_graphs(add, tmp_path)
+    samba.session.run(inputs[:1], graph_name="a")
+    assert deviations(caplog) == ["input-of-trace"]  # y, which no graph was given
+    samba.session.run(inputs[1:], graph_name="b")
+    for name in ("a", "b"):
+        samba.session.run((), graph_name=name)
+    assert len(deviations(caplog)) == 1
 
 
 def test_none_in_the_place_of_an_input_is_meant(tmp_path: Path, caplog: Any) -> None:

@@ -250,6 +250,18 @@ def test_single_tensors_that_are_transferred_are_no_host_writes(scene, caplog):
     assert not told_of(caplog, "host-write")
 
 
+def test_values_that_are_replaced_as_a_whole_are_no_use_of_old_ones(scene, caplog):
+    steps(scene, 0)
+    first, second = scene.model.head.weight, scene.model.head.bias
+    first.data = torch.zeros(3, 6)
+    first.rdu()
+    samba.session.update_tensor(second.sn_name, samba.zeros(3))
+    assert not first.sn_data.any() and not told_of(caplog, "older-host-values")
+    samba.session.run(None, (), section_types=["FWD"])
+    (text,) = told_of(caplog, "host-write")
+    assert "head.bias" in text and "head.weight" not in text
+
+
 def test_a_moving_average_of_old_host_values_is_told(scene, caplog):
     average = copy.deepcopy(scene.host)
     steps(scene, 0)
@@ -291,6 +303,68 @@ def test_values_that_were_copied_are_not_old(scene, caplog):
     scene.model.head.weight.sum()
     follows(scene)
     assert not told_of(caplog, "older-host-values") and not told_of(caplog, "host-write")
+
+
+def test_a_state_of_an_optimizer_that_was_not_copied_is_told(scene, caplog):
+    """A checkpoint of it would begin with no momentum, or with an old one."""
+    scene.optimizer.state_dict()
+    steps(scene, 0)
+    samba.session.to_cpu(scene.model)
+    assert not told_of(caplog, "older-host-values")
+    for _ in range(2):
+        scene.optimizer.state_dict()
+    (text,) = told_of(caplog, "older-host-values")
+    assert "state of Adam" in text and "samba.session.to_cpu(model, optimizer)" in text
+
+
+@pytest.mark.parametrize("make", [ADAM, SGD], ids=lambda made: made.name)
+def test_a_state_that_was_copied_or_loaded_is_not_old(pefs, caplog, make):
+    scene = pefs.loaded(make)
+    steps(scene, 0)
+    samba.session.to_cpu(scene.model, scene.optimizer)
+    state = copy.deepcopy(scene.optimizer.state_dict())
+    samba.session.run(named(batch(1)), ())
+    scene.optimizer.load_state_dict(state)
+    scene.optimizer.state_dict()
+    samba.session.run(None, (), section_types=["FWD"])
+    scene.optimizer.state_dict()
+    assert not told_of(caplog, "older-host-values")
+
+
+def test_a_state_that_the_optimizer_does_not_have_is_not_old(pefs, caplog):
+    """SGD has none without momentum: apps copy the model alone."""
+    scene = pefs.loaded(SGD)
+    steps(scene, 0)
+    samba.session.to_cpu(scene.model)
+    scene.optimizer.state_dict()
+    assert not told_of(caplog, "older-host-values")
+
+
+@pytest.mark.parametrize("copied", ["nothing", "model", "all"])
+def test_a_program_that_takes_old_host_values_is_told(scene, caplog, copied):
+    """As for another batch size, or to infer: without ``to_cpu`` training is lost."""
+    steps(scene, 0)
+    if copied != "nothing":
+        samba.session.to_cpu(scene.model, scene.optimizer if copied == "all" else None)
+    scene.trace()
+    told = "\n".join(told_of(caplog, "older-host-values"))
+    assert told.count("trace_graph of body.0.weight") == (copied == "nothing")
+    assert told.count("trace_graph uses the state of Adam") == (copied != "all")
+
+
+def begin_again(model: Net) -> None:
+    for layer in (model.body[0], model.body[1], model.head):
+        layer.reset_parameters()
+
+
+@pytest.mark.parametrize("again", [load_others, begin_again])
+def test_what_a_script_has_written_or_loaded_is_not_old(scene, caplog, again):
+    """Such as for the next fold of a cross-validation."""
+    steps(scene, 0)
+    samba.session.optimizers_to_cpu(scene.optimizer)
+    again(scene.model)
+    scene.trace()
+    assert not told_of(caplog, "older-host-values")
 
 
 def test_nothing_is_looked_after_once_the_session_is_reset(scene, caplog):

@@ -14,7 +14,7 @@ import samba
 from samba.errors import ArgumentError
 from tests.api.covers import covers
 from tests.samba.session.loading import loaded
-from tests.samba.worlds import DROPOUT, MLP, World, close, told
+from tests.samba.worlds import DROPOUT, MLP, Mlp, Tensors, World, close, features, told
 
 ADAMW = World(
     name="adamw",
@@ -217,6 +217,34 @@ def test_other_values_at_trace_time_are_told(pefs, caplog):
         "dropout rate mlp__drop__dropout__p is 0.25 in the model, but the PEF was compiled with "
         "0.5, which is used until hyperparam_dict sets another"
     )
+
+
+def in_bfloat16() -> nn.Module:
+    return Mlp().bfloat16()
+
+
+def half_features() -> Tensors:
+    x, y = features().values()
+    return {"x": x.bfloat16(), "y": y}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("half", [True, False])
+def test_wished_float32_copies_are_told_where_they_would_count(tmp_path, caplog, half, wanted):
+    """In the process that compiles and in the one that trains; float32 weights need no copy."""
+    world = World(
+        name="copies",
+        model=in_bfloat16 if half else Mlp,
+        inputs=half_features if half else features,
+        optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, fp32_params=wanted),
+    )
+    scene = world.build()
+    for step in (lambda: scene.compile(tmp_path), scene.trace):
+        caplog.clear()
+        step()
+        told_now = [text for text in told(caplog) if "fp32_params=True" in text]
+        assert bool(told_now) == (half and wanted)
+    scene.run()
 
 
 # -- dropout -------------------------------------------------------------------------

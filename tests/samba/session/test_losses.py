@@ -196,3 +196,26 @@ def test_training_without_a_loss_is_one_warning(tmp_path, caplog, capsys):
     assert "there is no loss and the optimizers get no gradients" in text
     assert "loss_indices=[...]" in text
     assert "losses: none" in capsys.readouterr().out.splitlines()
+
+
+class Rated(nn.Module):
+    """A loss and, last, the share of right answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x, y):
+        right = self.linear(x).argmax(1) == y
+        return F.cross_entropy(self.linear(x), y), right.float().mean()
+
+
+@pytest.mark.parametrize(("chosen", "lost"), [([0], ""), ([1], "1:"), ([0, 1], "1:")])
+def test_a_chosen_output_without_a_gradient_is_told(chosen, lost, tmp_path, caplog):
+    scene = World(name="rated", model=Rated, compile={"loss_indices": chosen}).build()
+    scene.compile(tmp_path)
+    texts = told(caplog)
+    assert len(texts) == bool(lost)
+    if lost:
+        assert f"loss_indices={chosen} chooses outputs that depend on no" in texts[0]
+        assert f"starts there: {lost}rated__" in texts[0]

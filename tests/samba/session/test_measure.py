@@ -17,7 +17,7 @@ from samba.support import timeline
 from samba.utils import measure
 from tests.api.covers import covers
 from tests.samba.session.loading import FINE
-from tests.samba.worlds import INFERENCE, MLP, close, named, other_batch
+from tests.samba.worlds import INFERENCE, MLP, close, named, other_batch, told
 
 
 @pytest.fixture
@@ -178,13 +178,14 @@ def test_every_row_has_its_own_times(scene, monkeypatch):
     assert [r.share for r in rows] == pytest.approx([1.5 / 11.5, 6 / 11.5, 4 / 11.5])
 
 
-def test_some_sections(pefs, clock):
+def test_some_sections(pefs, clock, caplog):
     scene = pefs.loaded(FINE)
     rows = utils.measure_sections(scene.model, scene.inputs, num_sections=2, n_iterations=1)
     assert [(r.section_id, r.type) for r in rows] == [(0, "FWD"), (1, "FWD")]
     rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=1, min_duration=10.0)
     assert len(rows) == len(samba.session.program.sections)
     assert all(row.calls > 1 for row in rows)
+    assert told(caplog) == []  # gradients that no update uses: nothing is trained
 
 
 def test_every_row_names_its_layer_at_o0(pefs, clock, capsys):
@@ -221,6 +222,14 @@ def test_training_goes_on_after_measuring(pefs, clock):
         (lambda m, i: utils.measure_sections(m, i, n_iterations=0), ["n_iterations", "1 or more"]),
         (lambda m, i: utils.measure_sections(m, i, batch_size=0), ["batch_size", "1 or more"]),
         (lambda m, i: utils.measure_sections(m, i, num_sections=0), ["num_sections", "1 or more"]),
+        (lambda m, i: utils.measure_performance(m, i, n_iterations="9"), ["n_iterations", "'9'"]),
+        (lambda m, i: utils.measure_performance(m, i, n_iterations=2.5), ["n_iterations", "2.5"]),
+        (lambda m, i: utils.measure_performance(m, i, batch_size="8"), ["batch_size", "str '8'"]),
+        (lambda m, i: utils.measure_performance(m, i, min_duration="1"), ["min_duration", "'1'"]),
+        (lambda m, i: utils.measure_performance(m, i, inference="no"), ["inference", "'no'"]),
+        (lambda m, i: utils.measure_performance(m, i, run_graph_only="no"), ["graph_only", "'no'"]),
+        (lambda m, i: utils.measure_performance(m, i, json=5), ["json", "int 5", "a path"]),
+        (lambda m, i: utils.measure_sections(m, i, num_sections=2.0), ["num_sections", "2.0"]),
         (
             lambda m, i: utils.measure_performance(m, i, json="nowhere/x.json"),
             ["measure_performance(json='nowhere/x.json')", "no folder", "a folder that exists"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ import torch
 from torch import nn
 
 import samba
+from samba.argconf import parsed
 from samba.argconf.args import CompileArgs, RunArgs
 from samba.errors import ArgumentError
 from samba.session.modes import ConfigUnreadable
+from samba.support.deviations import Deviations
 from samba.utils.argparser import last_parsed_args
 from tests.api.covers import covers
-from tests.samba.worlds import MLP, close
+from tests.samba.worlds import MLP, close, told
 from tests.warm import forked
 
 FAILURES = (
@@ -222,6 +225,9 @@ def test_dynamic_dimensions_are_declared(tmp_path):
     assert (dims[key].min, dims[key].max, dims[key].factor) == (1, 8, 2)
     with pytest.raises(ArgumentError, match="found min 3, max 2, factor 1"):
         samba.session.create_dynamic_dim("bad", 3, 2)
+    with pytest.raises(ArgumentError, match=r"'bad'\), max: found str '8', expected a whole"):
+        samba.session.create_dynamic_dim("bad", 1, "8")
+    assert len(dims) == 3
 
 
 NO_RANGES: dict[str, tuple[bytes, str]] = {
@@ -280,16 +286,31 @@ def test_setup_counts_as_the_command_line(tmp_path):
     samba.session.setup(args)
     pef = samba.session.compile(scene.model, scene.inputs, scene.optimizer)
     assert Path(pef) == tmp_path / "configured" / "configured.pef"
-    parsed = last_parsed_args()
-    assert parsed is not None and parsed.own == 1 and parsed.batch_size == 1
+    last = last_parsed_args()
+    assert last is not None and last.own == 1 and last.batch_size == 1
+
+
+@pytest.mark.parametrize("command", [{}, {"command": "compile"}], ids=["", "command"])
+def test_setup_tells_what_does_nothing_and_sets_the_log_level(caplog, monkeypatch, command):
+    monkeypatch.setattr(parsed, "deviations", Deviations())
+    for _ in range(2):
+        samba.session.setup(CompileArgs(num_tiles=4, arch="sn30", n_chips=1, own=1, **command))
+    (text,) = told(caplog)
+    assert text == "options accepted without effect: --num-tiles, --arch: for the hardware compiler"
+    log = logging.getLogger("samba")
+    try:
+        samba.session.setup(CompileArgs(log_level="error"))
+        assert log.level == logging.ERROR
+    finally:
+        log.setLevel(logging.NOTSET)
 
 
 def test_setup_flattens_hydra_configurations():
     samba.session.setup(
         {"command": "run", "samba_run": RunArgs(pef="x.pef"), "samba_compile": {"o": 1}}
     )
-    parsed = last_parsed_args()
-    assert parsed is not None and parsed.pef == "x.pef" and not hasattr(parsed, "o")
+    last = last_parsed_args()
+    assert last is not None and last.pef == "x.pef" and not hasattr(last, "o")
     with pytest.raises(ArgumentError, match="found int, expected a pydantic model"):
         samba.session.setup(3)
 

@@ -229,6 +229,16 @@ def test_update_tensor(scene):
         samba.session.get_samba_tensor_by_name("x")
 
 
+def test_a_weight_that_is_forgotten_stays_behind(scene):
+    first, second = scene.model.first.weight, scene.model.second.weight
+    before = first.sn_data
+    samba.session.update_tensor(first.sn_name, samba.zeros(6, 4))
+    samba.session.update_tensor(second.sn_name, samba.zeros(3, 6))
+    samba.session.update_tensor(first.sn_name, None)
+    samba.session.to_device()
+    assert torch.equal(first.sn_data, before) and not second.sn_data.any()
+
+
 # -- life of a session -------------------------------------------------------------------
 
 

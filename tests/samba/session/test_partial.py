@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -144,6 +145,7 @@ def test_gradients_of_several_outputs_add_up(pefs):
 
 LOSSES = {
     "the second": ([1], (None, torch.ones(5, 3))),
+    "the second, by numpy": (np.array([1]), (None, torch.ones(5, 3))),
     "both": ([(0,), (1,)], (ONE, torch.ones(5, 3))),
     "none": ([], (None, SEED)),
 }

@@ -20,6 +20,7 @@ from pef_schema.errors import PefUnwritable, SambaError
 from samba import utils
 from samba.abexit import SambaAtexit
 from samba.errors import ArgumentError
+from samba.test import TestWithGold
 from samba.utils import argparser, measure, parse_dtype, utils as tracing
 from samba.utils.benchmark_acc import AccuracyReport
 from samba.utils.common import common_app_driver
@@ -123,6 +124,28 @@ def test_driver_refuses_unknown_commands():
         common_app_driver(Namespace(command="train"), MODEL, ())
 
 
+def test_a_driver_without_parsed_arguments_says_so():
+    with pytest.raises(ArgumentError, match=r"args\.command: found None, expected one of compile"):
+        common_app_driver({"command": "compile"}, MODEL, ())
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: AccuracyReport(epochs=1).save(None), r"save\(path\): found NoneType None"),
+        (lambda: argparser.parse_yaml_to_args(None, Namespace()), r"yaml_file\): found NoneType"),
+        (lambda: get_pefmeta(None, MODEL), r"get_pefmeta\(args\): found NoneType None"),
+        (lambda: utils.TrainingCheckpoint(None, MODEL), r"Checkpoint\(path\): found NoneType None"),
+        (lambda: TestWithGold(Namespace(gold_file_path=None), "a", MODEL), "gold_file_path: found"),
+        (lambda: utils.checkpoint.save_checkpoint(MODEL, 5), "path: found int 5"),
+    ],
+)
+def test_a_path_that_was_not_given_is_told_by_name(call, text):
+    """As apps hand on an option that they were not given."""
+    with pytest.raises(ArgumentError, match=text):
+        call()
+
+
 def test_pefmeta_is_text():
     args = parsed("compile", "-b=8")
     args.callback = print
@@ -177,6 +200,12 @@ def test_assert_close_bites_just_outside_the_tolerance():
         utils.assert_close(reference + 0.99e-3, reference, "in", threshold, rtol=rtol)
         with pytest.raises(NotClose):
             utils.assert_close(reference + 1.01e-3, reference, "out", threshold, rtol=rtol)
+
+
+@pytest.mark.parametrize("tolerance", ["0.1", None, -1.0])
+def test_a_tolerance_is_a_number(tolerance):
+    with pytest.raises(ArgumentError, match=r"assert_close\(threshold\): found .* 0 or more"):
+        utils.assert_close(torch.ones(1), torch.ones(1), "loss", tolerance)
 
 
 def test_assert_close_takes_what_scripts_give_it(capsys):

@@ -13,6 +13,7 @@ import torch
 import samba
 from samba import utils
 from samba.errors import ArgumentError, NotLoaded, SambaError
+from samba.utils import training_checkpoint
 from samba.utils.checkpoint import BadCheckpoint
 from tests.samba.worlds import DROPOUT, MLP, Pefs, Scene, named, other_batch
 
@@ -127,6 +128,35 @@ def test_nothing_is_loaded(tmp_path: Path):
         checkpoint.load()
     with pytest.raises(NotLoaded, match=r"TrainingCheckpoint.save\(\)"):
         checkpoint.save()
+
+
+def test_a_rank_that_has_evaluated_alone_is_told_what_differs(
+    pefs: Pefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[dict[str, str]] = []
+
+    class Job:
+        def agree(self, when: str, facts: dict[str, str], *, advice: str) -> None:
+            assert when == "TrainingCheckpoint.save()"
+            assert "evaluates alone sets its random streams back: session.set_rng_state" in advice
+            seen.append(facts)
+
+        def gather(self, what: str, content: bytes) -> list[bytes]:
+            return [content]
+
+    monkeypatch.setattr(training_checkpoint, "job_of_replicas", lambda _: Job())
+    scene = pefs.loaded(DROPOUT)
+    checkpoint = utils.TrainingCheckpoint(tmp_path / "alone.pt", scene.model, scene.optimizer)
+    checkpoint.save()
+    streams = samba.session.get_rng_state()
+    step(scene, 0, section_types=["FWD"], train=False)
+    checkpoint.save()
+    samba.session.set_rng_state(streams)
+    checkpoint.save()
+    first, second, third = seen
+    differs = [name for name in first if first[name] != second[name]]
+    assert differs == ["random streams, which a run of one rank alone moves on"]
+    assert third == first
 
 
 class Harm:

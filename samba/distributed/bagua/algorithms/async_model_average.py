@@ -15,6 +15,7 @@ from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import AsynchronousModelAverageOp, all_go_on
 from samba.errors import ArgumentError
+from samba.support.given import as_number
 from samba.tensor.bagua import (
     bagua_mark_communication_ready,
     bagua_mark_communication_ready_without_synchronization,
@@ -48,10 +49,11 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
         sync_interval_ms: int = 500,
         warmup_steps: int = 0,
     ) -> None:
-        if peer_selection_mode != "all" or sync_interval_ms < 0 or warmup_steps < 0:
+        counts = as_number(sync_interval_ms), as_number(warmup_steps)
+        if peer_selection_mode != "all" or not all(count >= 0 for count in counts):
             raise ArgumentError(
                 where="AsyncModelAverageAlgorithm",
-                found=f"{peer_selection_mode!r}, {sync_interval_ms} ms, {warmup_steps} steps",
+                found=f"{peer_selection_mode!r}, {sync_interval_ms!r} ms, {warmup_steps!r} steps",
                 wanted="peer_selection_mode 'all', sync_interval_ms and warmup_steps 0 or more",
             )
         self.sync_interval_ms, self.warmup_steps = sync_interval_ms, warmup_steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 from samba.distributed.bagua.algorithms.base import TrainedModel
 from samba.distributed.bagua.algorithms.gradient_allreduce import GradientAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
+from samba.support.given import flag_of
 
 
 class ByteGradAlgorithm(GradientAlgorithm):
@@ -19,7 +20,8 @@ class ByteGradAlgorithm(GradientAlgorithm):
     aligned = True
 
     def __init__(self, hierarchical: bool = True, average: bool = True) -> None:
-        self.hierarchical, self.average = hierarchical, average
+        self.hierarchical = flag_of(hierarchical, "ByteGradAlgorithm(hierarchical=…)")
+        self.average = flag_of(average, "ByteGradAlgorithm(average=…)")
 
     def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         bucket.append_centralized_synchronous_op(

@@ -10,6 +10,7 @@ from samba.distributed.bagua.algorithms.base import Algorithm, TrainedModel, wei
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import PEER_MODES, DecentralizedSynchronousOp
 from samba.errors import ArgumentError
+from samba.support.given import flag_of, whole_of
 from samba.tensor.bagua import bagua_mark_communication_ready
 
 
@@ -42,13 +43,9 @@ def check_interval(steps: int) -> int:
         The interval.
 
     Raises:
-        ArgumentError: If it is below 1.
+        ArgumentError: If it is below 1, or no whole number.
     """
-    if steps < 1:
-        raise ArgumentError(
-            where="communication_interval", found=str(steps), wanted="1 step or more"
-        )
-    return steps
+    return whole_of(steps, "communication_interval", 1, "1 step or more")
 
 
 class DecentralizedAlgorithm(WeightAlgorithm):
@@ -77,7 +74,8 @@ class DecentralizedAlgorithm(WeightAlgorithm):
                 found=repr(peer_selection_mode),
                 wanted=" or ".join(map(repr, PEER_MODES)),
             )
-        self.hierarchical, self.mode = hierarchical, peer_selection_mode
+        self.hierarchical = flag_of(hierarchical, "DecentralizedAlgorithm(hierarchical=…)")
+        self.mode = peer_selection_mode
         self.interval = check_interval(communication_interval)
         self._ops: list[tuple[BaguaBucket, DecentralizedSynchronousOp]] = []
         self._under_way = False
@@ -119,7 +117,8 @@ class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
     name = "low_precision_decentralized"
 
     def __init__(self, hierarchical: bool = True, communication_interval: int = 1) -> None:
-        self.hierarchical = hierarchical
+        where = "LowPrecisionDecentralizedAlgorithm(hierarchical=…)"
+        self.hierarchical = flag_of(hierarchical, where)
         self.interval = check_interval(communication_interval)
         self._stepped: set[int] = set()
         self._steps = 0

@@ -6,6 +6,7 @@ import torch
 
 from samba.distributed.bagua.algorithms.base import Algorithm, TrainedModel
 from samba.distributed.bagua.bucket import BaguaBucket
+from samba.support.given import flag_of
 from samba.tensor.bagua import bagua_mark_communication_ready
 
 
@@ -30,7 +31,8 @@ class GradientAllReduceAlgorithm(GradientAlgorithm):
     name = "gradient_allreduce"
 
     def __init__(self, hierarchical: bool = False, average: bool = True) -> None:
-        self.hierarchical, self.average = hierarchical, average
+        self.hierarchical = flag_of(hierarchical, "GradientAllReduceAlgorithm(hierarchical=…)")
+        self.average = flag_of(average, "GradientAllReduceAlgorithm(average=…)")
 
     def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         bucket.append_centralized_synchronous_op(self.hierarchical, self.average)

@@ -9,6 +9,7 @@ from samba.distributed.bagua.algorithms.gradient_allreduce import GradientAlgori
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
+from samba.support.given import flag_of
 from samba.tensor.bagua import handle_of, register
 
 __all__ = ["QAdamAlgorithm", "QAdamOptimizer"]
@@ -34,7 +35,8 @@ class QAdamAlgorithm(GradientAlgorithm):
                 found=type(q_adam_optimizer).__name__,
                 wanted="a QAdamOptimizer",
             )
-        self.optimizer, self.hierarchical = q_adam_optimizer, hierarchical
+        self.optimizer = q_adam_optimizer
+        self.hierarchical = flag_of(hierarchical, "QAdamAlgorithm(hierarchical=…)")
         self._moments: Moments | None = None
         self._warming = True
 

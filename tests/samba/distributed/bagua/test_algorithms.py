@@ -138,6 +138,33 @@ def test_qadam():
     assert results[0].equal(weights(net))
 
 
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: bagua.GradientAllReduceAlgorithm(average="no"), "average=….: found str 'no'"),
+        (lambda: bagua.ByteGradAlgorithm("no"), "hierarchical=….: found str 'no'"),
+        (lambda: bagua.DecentralizedAlgorithm("no"), "hierarchical=….: found str 'no'"),
+        (lambda: bagua.LowPrecisionDecentralizedAlgorithm("no"), "hierarchical=….: found str 'no'"),
+        (
+            lambda: bagua.DecentralizedAlgorithm(communication_interval="2"),
+            "communication_interval: found str '2', expected 1 step or more",
+        ),
+        (
+            lambda: bagua.LowPrecisionDecentralizedAlgorithm(communication_interval=0),
+            "communication_interval: found int 0",
+        ),
+        (lambda: bagua.QAdamOptimizer(model().parameters(), lr="0.1"), "lr='0.1', expected lr 0"),
+        (
+            lambda: bagua.QAdamAlgorithm(bagua.QAdamOptimizer(model().parameters()), "no"),
+            "hierarchical=….: found str 'no'",
+        ),
+    ],
+)
+def test_arguments_of_another_type_are_refused_when_they_are_given(make, text):
+    with pytest.raises(ArgumentError, match=text):
+        make()
+
+
 def test_qadam_arguments():
     with pytest.raises(ArgumentError, match=r"lr=-1.*warmup_steps=0"):
         bagua.QAdamOptimizer(model().parameters(), lr=-1, warmup_steps=0)

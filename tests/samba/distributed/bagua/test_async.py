@@ -171,6 +171,11 @@ def test_no_thread_is_left_behind():
 
 
 def test_arguments():
-    for wrong in ({"peer_selection_mode": "one"}, {"sync_interval_ms": -1}, {"warmup_steps": -1}):
+    for wrong in (
+        {"peer_selection_mode": "one"},
+        {"sync_interval_ms": -1},
+        {"sync_interval_ms": "1"},
+        {"warmup_steps": -1},
+    ):
         with pytest.raises(ArgumentError, match="0 or more"):
             bagua.AsyncModelAverageAlgorithm(**wrong)
