@@ -205,7 +205,7 @@ def test_the_page_on_metrics_shows_what_is_printed(tmp_path: Path) -> None:
         words = shlex.split(command)
         assert words[0] == "python"
         script = [sys.executable, ROOT / words[1], *words[2:]]
-        done = finished(script, cwd=tmp_path, env={**env, **more})
+        done = processes.finished(script, cwd=tmp_path, env={**env, **more})
         assert done.returncode == 0, done.stderr
     assert without_times(done.stderr) == without_times(report)
 
