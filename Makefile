@@ -4,6 +4,7 @@
 #   make test      lint, types and the fast tests; the default
 #   make fast-tests  the tests of it alone
 #   make test-all  the slow tests too; 45 minutes
+#   make all-tests  the tests of it alone
 #   make fuzz      damaged files and drawn arguments; finds go to out/fuzz; MINUTES=n for less
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
@@ -47,7 +48,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test fast-tests test-all fuzz opinfo lint types types-of-tests docs pictures wheel bench lock clean help again
+.PHONY: setup demo test fast-tests test-all all-tests fuzz opinfo lint types types-of-tests docs pictures wheel bench lock clean help again
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,7 +95,9 @@ test: fast-tests lint types
 fast-tests: $(STAMP)
 	$(PYTEST) -m "not slow"
 
-test-all: types types-of-tests $(STAMP) lint
+test-all: all-tests lint types types-of-tests
+
+all-tests: $(STAMP)
 	XLA_FLAGS= $(PYTEST) -m "not campaign"
 
 # Thousands of calls of the native kernels, also between guard pages and under sanitizers; then

@@ -110,6 +110,15 @@ def cheap_code(cheap_traces, monkeypatch):
         monkeypatch.setattr(xla_options, "_CPU", {**xla_options._CPU, **fast})
 
 
+@pytest.fixture
+def quick_llvm(monkeypatch):
+    """XLA makes what it makes as ever, and LLVM less of it: for tests that look at XLA's alone."""
+    from emulator.plans import xla_options
+
+    options = {**xla_options._CPU, "xla_backend_optimization_level": 0}
+    monkeypatch.setattr(xla_options, "_CPU", options)
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds():
     """Start every test from the same random state."""

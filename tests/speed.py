@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -81,7 +82,8 @@ def keep_bookkeeping(put: Put = setattr) -> None:
 def rehearse() -> None:
     """Do what the first trace and load of a process do, for the processes that it forks.
 
-    Nothing is compiled, and no random number is drawn.
+    Nothing is compiled, and no random number is drawn. In `make test-all` torch and jax stay as
+    they are.
     """
     import importlib
     import warnings
@@ -98,8 +100,9 @@ def rehearse() -> None:
             x[0] = 1
             return x.square().mean()
 
-    keep_bookkeeping()
-    keep_contexts()
+    if os.environ.get("XLA_FLAGS"):  # `make test-all` sets it to nothing
+        keep_bookkeeping()
+        keep_contexts()
     interval, tqdm.tqdm.monitor_interval = tqdm.tqdm.monitor_interval, 0  # else it starts a thread
     try:
         with warnings.catch_warnings(action="ignore", category=FutureWarning):  # torch's own

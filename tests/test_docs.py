@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import processes
 from tests.pages import examples_of, page, without_sizes
 from tests.samba.distributed.processes import clean_environment
-from tests.warm import finished
+from tests.warm import finished, for_children
 from tools.write_tables import TABLES, with_table
 
 ROOT = Path(__file__).parents[1]
@@ -326,9 +325,8 @@ def test_the_script_of_replicas_that_come_and_go(tmp_path: Path) -> None:
         [*torchrun, "--nproc-per-node=2", *run, "--epochs=2"],
         [*torchrun, "--nproc-per-node=1", *run, "--epochs=3"],
     ):
-        done = processes.finished(
-            command, cwd=tmp_path, env=clean_environment(CCL_TIMEOUT="60"), seconds=240
-        )
+        env = clean_environment(CCL_TIMEOUT="60", **for_children())
+        done = finished(command, cwd=tmp_path, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
         said += re.findall(r"epoch .* replicas", done.stdout)
     assert said == [

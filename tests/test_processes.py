@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from tests import processes, warm
 from tests.processes import Hung, came, ended, finished, joined, line_of, said
 
 TESTS = Path(__file__).parent
-SLEEPS = [sys.executable, "-uc", "import time; print('begun'); time.sleep(60)"]
+SLEEPS = ["sh", "-c", "echo begun; exec sleep 60"]
+"""It begins at once, whatever else runs."""
 ENDLESS = {
     "fuzz/pool.py": 1,  # threads that watch over their cases themselves
 }
@@ -77,12 +79,12 @@ def test_the_search_bites(line: str, count: int) -> None:
 
 
 def test_who_hangs_is_named() -> None:
-    with pytest.raises(Hung, match=r"time\.sleep.* did not end in 1 s(?s:.*)begun"):
+    with pytest.raises(Hung, match=r"exec sleep.* did not end in 1 s(?s:.*)begun"):
         finished(SLEEPS, seconds=1)
     process = subprocess.Popen(SLEEPS, stdout=subprocess.PIPE, text=True)
     with process:
         assert line_of(process) == "begun\n"
-        with pytest.raises(Hung, match=r"time\.sleep.* did not end in 0\.01 s"):
+        with pytest.raises(Hung, match=r"exec sleep.* did not end in 0\.01 s"):
             said(process, seconds=0.01)
         assert ended(process) < 0
     process = subprocess.Popen(SLEEPS, stdout=subprocess.PIPE, text=True)
@@ -126,11 +128,41 @@ def test_as_python_starts_it(kind: str, tmp_path: Path) -> None:
         "module": ["-m", "says"],
     }
     command = [sys.executable, *how[kind], "a", "-b"]
-    env = {**os.environ, "SAID": "yes", "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, **warm.for_children(), "SAID": "yes", "PYTHONPATH": str(ROOT)}
     ways = [run(command, cwd=tmp_path, env=env) for run in (warm.finished, processes.finished)]
-    assert ways[0].stdout == ways[1].stdout != ""
-    assert ways[0].stderr == ways[1].stderr
-    assert [way.returncode for way in ways] == [3, 3]
+    in_place = [env["WARM_PYTHON"], *command[1:]]
+    ways.append(processes.finished(in_place, cwd=tmp_path, env=env))
+    assert ways[0].stdout == ways[1].stdout == ways[2].stdout != ""
+    assert ways[0].stderr == ways[1].stderr == ways[2].stderr
+    assert [way.returncode for way in ways] == [3, 3, 3]
+
+
+WAITS = """
+import os, signal, sys, time
+def heard(number, _):
+    print("heard", number, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+signal.signal(signal.SIGTERM, heard)
+print(os.getpid(), os.path.basename(sys.executable), flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_signals_pass_what_is_in_the_place_of_the_interpreter(number: signal.Signals) -> None:
+    env = os.environ | warm.for_children()
+    command = [env["WARM_PYTHON"], "-u", "-c", WAITS]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    pid = int(line_of(process).split()[0])
+    assert pid != process.pid
+    process.send_signal(number)
+    heard = "" if number is signal.SIGKILL else f"heard {signal.SIGTERM.value}\n"
+    assert said(process)[0] == heard
+    assert process.returncode == -signal.SIGKILL
+    end = time.monotonic() + processes.SECONDS_TO_END
+    while os.path.exists(f"/proc/{pid}"):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_it_ends_as_python_does() -> None:

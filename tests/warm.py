@@ -9,6 +9,7 @@ of the start of a process itself take ``tests.processes``.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import json
@@ -30,15 +31,16 @@ from tests.processes import SECONDS, hung
 
 ROOT = Path(__file__).parents[1]
 _HEAD = """
-import os, sambaflow.samba, sklearn.datasets
-if os.environ.get("XLA_FLAGS"):  # `make test-all` sets it to nothing
-    from tests.speed import rehearse
-    rehearse()
+import sambaflow.samba, sklearn.datasets
+from tests.speed import rehearse
+rehearse()
 """
 STRICT = "import warnings; warnings.simplefilter('error')"
 """What ``-W error`` does, as code."""
 _AT_IMPORT = ("JAX_", "OMP_", "ONEDNN_", "PYTHONHASHSEED", "PYTHONWARNINGS", "TORCH_")
 """Variables that are read when modules are imported begin so."""
+_LATER = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
+"""Variables that begin so, too, and are read when a process needs them."""
 _MOST_BYTES = 2**20
 _POLL = 0.01
 
@@ -188,7 +190,7 @@ def start(
             or this environment.
     """
     python, *args = map(str, command)
-    others = {k for k in {*env, *os.environ} if env.get(k) != os.environ.get(k)}
+    others = {k for k in {*env, *os.environ} - _LATER if env.get(k) != os.environ.get(k)}
     at_import = sorted(name for name in others if name.startswith(_AT_IMPORT))
     if python != sys.executable or (args[0].startswith("-") and args[0] not in ("-c", "-m")):
         raise ValueError(f"{list(command)}: expected this Python without options")
@@ -198,6 +200,24 @@ def start(
     request |= {"session": new_session, "quick": quick, "host": host}
     files = [stdout, stderr] if stdin is None else [stdout, stderr, stdin]
     return (server or _SERVER).start(request, files)
+
+
+def for_children(host: int | None = None) -> dict[str, str]:
+    """Variables with which processes of Python are forked, too, that a forked one starts.
+
+    ``WARM_PYTHON`` takes the place of their interpreter (``tests/warm_python.py``).
+
+    Args:
+        host: The first process of the host whose namespaces they enter.
+    """
+    address = _SERVER.address
+    stub = Path(address).with_name("python")
+    if not stub.exists():
+        text = Path(__file__).with_name("warm_python.py").read_text()
+        stub.write_text(f"#!{sys.executable} -IS\n{text}")
+        stub.chmod(0o755)
+    where = {} if host is None else {"WARM_HOST": str(host)}
+    return {"WARM_SOCKET": address, "WARM_PYTHON": str(stub), **where}
 
 
 class Server:
@@ -215,10 +235,16 @@ class Server:
         self._statuses: dict[int, int] = {}
         self._count = 0
 
+    @property
+    def address(self) -> str:
+        """The socket at which it waits for those who are in the place of the interpreter."""
+        with self._lock:
+            self._opened()
+            return f"{self._folder.name}/socket"
+
     def start(self, request: Mapping[str, Any], files: Sequence[int]) -> Warm:
         with self._lock:
-            if self._owner != os.getpid():  # in a forked process it is another's
-                self._open()
+            self._opened()
             self._count += 1
             text = json.dumps({"number": self._count, **request}).encode()
             socket.send_fds(self._socket, [text], files)
@@ -232,7 +258,12 @@ class Server:
                 self._read()
             return self._statuses.pop(number, None)
 
+    def _opened(self) -> None:
+        if self._owner != os.getpid():  # in a forked process it is another's
+            self._open()
+
     def _open(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-", ignore_cleanup_errors=True)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses.clear()
         command = [
@@ -242,6 +273,7 @@ class Server:
         ]
         # Sets have another order there than here.
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "random"}
+        env["WARM_SOCKET"] = f"{self._folder.name}/socket"
         with theirs:
             if self._parent is None:
                 self._process = Popen(
@@ -317,37 +349,68 @@ def _keep_libraries() -> None:
 def serve() -> None:
     """Fork a process for each request that comes on the input, until whoever asks is gone.
 
-    In a forked process this runs the command and returns, and the process ends as Python does.
+    Others ask at a socket, and stay connected until their process has ended. In a forked process
+    this runs the command and returns, and the process ends as Python does.
     """
     gc.collect()
     gc.freeze()
     control = socket.socket(fileno=os.dup(0))
     _read_nothing()
-    running: dict[int, int] = {}
+    others = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    others.bind(os.environ["WARM_SOCKET"])
+    others.listen()
+    running: dict[int, int | socket.socket] = {}
     while True:
-        ready = select.select([control], [], [], _POLL if running else None)[0]
+        askers = {pid: asker for pid, asker in running.items() if not isinstance(asker, int)}
+        sockets = [control, others, *askers.values()]
+        ready = select.select(sockets, [], [], _POLL if running else None)[0]
+        for pid, asker in askers.items():
+            if asker in ready:
+                _pass_on(asker, pid)
         while running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 break
-            answer = "ended", running.pop(pid), os.waitstatus_to_exitcode(status)
-            control.send(json.dumps(answer).encode())
-        if not ready:
-            continue
-        text, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 3)
-        if not text:
-            _end_quickly()
-            return
-        request = json.loads(text)
-        pid = os.fork()
-        if not pid:
-            control.close()
-            _run(request, files)
-            return
-        for file in files:
-            os.close(file)
-        running[pid] = request["number"]
-        control.send(json.dumps(("started", request["number"], pid)).encode())
+            _answer(running.pop(pid), os.waitstatus_to_exitcode(status), control)
+        for source in {control, others}.intersection(ready):
+            asker = source if source is control else source.accept()[0]
+            text, files, _, _ = socket.recv_fds(asker, _MOST_BYTES, 3)
+            if not text and asker is control:
+                _end_quickly()
+                return
+            if not text:  # it was killed before it had asked
+                asker.close()
+                continue
+            request = json.loads(text)
+            pid = os.fork()
+            if not pid:
+                for one in {*sockets, asker}:
+                    one.close()
+                _run(request, files)
+                return
+            for file in files:
+                os.close(file)
+            running[pid] = asker if source is others else request["number"]
+            if source is control:
+                control.send(json.dumps(("started", request["number"], pid)).encode())
+
+
+def _pass_on(asker: socket.socket, pid: int) -> None:
+    """Send a process the signal of who is in its place; kill it with its own if that is gone."""
+    with contextlib.suppress(OSError):
+        if number := asker.recv(64):
+            os.kill(pid, int(number))
+        else:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _answer(asker: int | socket.socket, code: int, control: socket.socket) -> None:
+    """Tell who has asked for a process how it has ended."""
+    if isinstance(asker, int):
+        control.send(json.dumps(("ended", asker, code)).encode())
+        return
+    with asker, contextlib.suppress(OSError):
+        asker.send(b"%d" % code)
 
 
 def _read_nothing() -> None:
@@ -358,15 +421,16 @@ def _read_nothing() -> None:
 
 def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
     """Become the process of a command, and run it."""
-    if request["quick"]:
+    if request.get("quick"):
         _end_quickly()
-    if request["session"]:
+    if request.get("session", True):
         os.setsid()
-    if request["host"] is not None:
+    if request.get("host") is not None:
         _enter(request["host"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    sys.executable = os.environ.get("WARM_PYTHON", sys.executable)
     tempfile.tempdir = None  # the environment may name another folder
     for file, own in zip(files, (1, 2, 0), strict=False):  # the last only where there is one
         os.dup2(file, own)
@@ -404,6 +468,8 @@ def _enter(first: int) -> None:
         os.close(space)
     child = os.fork()  # only what is forked now is in the table of processes
     if child:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: os.kill(child, number))
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(code if code >= 0 else 128 - code)
 

@@ -152,6 +152,7 @@ def test_both_parts_of_the_rule_count():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_the_gate_catches_a_section_made_slower():
     """One process a side and a large factor: the machinery, not the statistics."""
     settings = GateSettings(processes=1, rounds=6, threads=1, small=True, plants={"bckwd_0": 3.0})

@@ -70,6 +70,7 @@ def test_bench_knows_which_cases_are_large(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_two_replicas_over_a_slow_link(tmp_path, monkeypatch):
     monkeypatch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", "2000")
     # So slow that sleeping, which needs no core, is nearly all: what is hidden then must show
@@ -99,23 +100,6 @@ def test_replicas_that_differ_are_refused():
     ddp.check_states("gpt", Answering(""))
     with pytest.raises(StatesDiffer, match="inorder, rank 1: 1; optimal, rank 0: 0"):
         ddp.check_states("gpt", Answering("inorder"))
-
-
-@pytest.mark.slow
-def test_one_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(ddp, "PROCESSES", 1)
-    found = Results()
-    ddp.one_alone("lenet", settings(tmp_path, threads=2), found)
-    assert [m.contender for m in found.measurements] == [OURS, REPLICA]
-    assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
-
-
-@pytest.mark.slow
-def test_two_replicas_beside_torchs_own(tmp_path):
-    found = Results()
-    ddp.beside_torch("lenet", settings(tmp_path, threads=2), found)
-    assert [m.contender for m in found.measurements] == [REPLICA, DDP]
-    assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
 
 
 def test_sides_that_differ_are_refused():

@@ -17,6 +17,7 @@ from bench.__main__ import _parser, main
 from bench.gate import ROOT, GateSettings, Samples, Side
 from bench.measurement import FULL
 from bench.process import case_of
+from emulator.kept_files import CACHE_VARIABLE
 from tests.bench.simulated import Machine
 from tests.pages import examples_of, page, without_sizes
 from tests.warm import finished
@@ -25,13 +26,18 @@ PAGE = page("cost.md", "My step is slow")
 _VARIES = ((re.compile(r"Loss: [\d.]+"), "Loss: L"),)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    """That of a person: what one command compiles, the next one finds."""
+    return {**os.environ, "PYTHONPATH": str(ROOT), CACHE_VARIABLE: str(folder / "kept")}
+
+
 @pytest.mark.slow
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     machine = re.search(r"```toml\n(.*?)```", page("cost.md"), re.DOTALL)
     assert machine is not None
     (tmp_path / "machine.toml").write_text(machine[1])
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = environment(tmp_path)
     env.pop("COLUMNS", None)
     shown = examples_of(PAGE)
     assert len(shown) == 9
@@ -141,7 +147,7 @@ def test_its_first_commands_on_this_machine(tmp_path: Path) -> None:
     By one process of each side: how the others are asked, a simulated machine tells.
     """
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    env = environment(tmp_path)
     (compiled, _), *others = examples_of(GATE)[:3]
     for command, output in ((compiled, ""), *others):
         words = shlex.split(command)

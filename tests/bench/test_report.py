@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -14,11 +13,11 @@ from bench import report, targets
 from bench.__main__ import main
 from bench.commands import SUITES
 from bench.errors import BadResults
-from bench.gate import ROOT
-from bench.measurement import FULL, Results, Spread, environment, load
+from bench.measurement import FULL, OURS, Results, Spread, environment, load
 from bench.models import TIMED, suite_of
 from bench.page import page
-from bench.peers import CONTENDERS
+from bench.peers import CONTENDERS, DDP, REPLICA
+from bench.suites import ddp
 from bench.suites.host import HOST_TIME
 from bench.suites.limit import LIMIT
 from bench.suites.memory import LATER_PLANS
@@ -26,7 +25,6 @@ from bench.suites.sections import SUM, WHOLE
 from bench.suites.start import COMPILE, EXPORT, FIRST, SECOND, WARM
 from bench.suites.thunks import KIND
 from emulator.processor import processor
-from tests.processes import finished
 
 
 def sample() -> Results:
@@ -296,27 +294,55 @@ def test_the_command(tmp_path, capsys):
     assert names["html"].read_text().startswith("<!doctype html>")
 
 
-OF_SUITES = {"unseen": ("moe",), "ordinary": ("steps-50",)}
-"""Suites of their own models."""
+TOGETHER = (
+    ("start", "steps"),
+    ("unseen", "ordinary"),
+    ("limit", "sections", "thunks", "host", "memory"),
+    ("overlap", "alone", "ddp"),
+)
+"""Suites that run as one command, and find in the caches what those before them compiled."""
+OF_SUITES = {
+    "start": ["logreg-1", "lenet-32"],
+    "steps": ["logreg-1", "lenet-32"],
+    "unseen": ["moe"],
+    "ordinary": ["steps-50"],
+}
+"""What a suite measures of the models that are asked for: its own."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suite", SUITES)
-def test_every_suite_and_contender(suite, tmp_path):
+@pytest.mark.usefixtures("forked_workers")
+@pytest.mark.parametrize("suites", TOGETHER, ids="-".join)
+def test_every_suite_and_contender(suites, tmp_path, monkeypatch):
+    monkeypatch.setattr(ddp, "PROCESSES", 1)
     path = tmp_path / "bench.json"
-    done = finished(
-        [
-            *(sys.executable, "-m", "bench", "run", "--quick", "--suite", suite),
-            *("--model", *OF_SUITES.get(suite, ("logreg-1", "lenet-32")), f"--json={path}"),
-        ],
-        cwd=ROOT,
-        seconds=570,
-    )
-    assert done.returncode == 0, done.stderr
+    of_their_own = ["moe", "steps-50"] if set(suites) <= set(OF_SUITES) else []
+    cases = ["logreg-1", "lenet-32", *of_their_own]
+    options = ["--suite", *suites, "--model", *cases, f"--json={path}"]
+    assert main(["run", "--quick", *options]) == 0
     found = load(path)
     assert found.failures == []
-    suites = {m.suite for m in found.measurements}
-    assert suites == {suite} == set(found.settings["suite_seconds"])
-    if suite == "steps":
-        steps = [m.contender for m in found.select("steps", "lenet-32")]
-        assert steps == ["ours", "eager", "compile", "jax", *(f"{p}+alloc" for p in steps[1:4])]
+    assert {m.suite for m in found.measurements} == {*suites} == {*found.settings["suite_seconds"]}
+    for suite in suites:
+        if suite in OF_SUITES:
+            assert [c for c in found.cases(suite) if c in TIMED] == OF_SUITES[suite]
+
+    def contenders(suite: str, case: str) -> list[str]:
+        timed = list(found.select(suite, case, "step"))
+        assert all(len(m.values) == 2 and min(m.values) > 0 for m in timed)
+        return [m.contender for m in timed]
+
+    peers = ["eager", "compile", "jax"]
+    everyone = ["ours", *peers, *(f"{p}+alloc" for p in peers)]
+    if "steps" in suites:
+        assert contenders("steps", "lenet-32") == everyone
+    if "unseen" in suites:  # nobody wrote these models by hand
+        others = [name for name in everyone if not name.startswith("jax")]
+        assert contenders("unseen", "moe") == contenders("ordinary", "steps-50") == others
+    if "ddp" in suites:
+        assert contenders("alone", "lenet-32") == [OURS, REPLICA]
+        assert contenders("ddp", "deep_mlp") == [REPLICA, DDP]
+
+
+def test_no_suite_is_left_out():
+    assert sorted(suite for suites in TOGETHER for suite in suites) == sorted(SUITES)

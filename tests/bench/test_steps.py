@@ -218,25 +218,6 @@ def test_a_peer_that_fails_is_reported_and_left_out(tmp_path):
     assert found.contender == "eager+alloc" and len(found.values) == 2 and min(found.values) > 0
 
 
-@pytest.mark.slow
-def test_unseen_models_have_a_suite_of_their_own(tmp_path):
-    wanted = settings(
-        tmp_path,
-        cases=("logreg-1", "moe"),
-        contenders=("eager", "jax", "eager+alloc", "jax+alloc"),
-        round_seconds=0.01,
-    )
-    results = Results()
-    steps_of("unseen")(wanted, results)
-    assert [m.key[:3] for m in results.measurements] == [
-        ("unseen", "moe", "eager"),
-        ("unseen", "moe", "eager+alloc"),
-    ]
-    results = Results()
-    steps_of("steps")(wanted, results)
-    assert {m.case for m in results.measurements} == {"logreg-1"} and not results.failures
-
-
 class Preparing:
     """Stands in for a worker: notes when it prepares."""
 

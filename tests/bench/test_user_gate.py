@@ -264,6 +264,7 @@ def test_a_script_measures_both_sides_in_turns(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_the_gate_on_a_pef(pef: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A kept base, the gate against it, and a plant: the machinery, not the statistics."""
     kept, report = tmp_path / "kept.json", tmp_path / "report.json"

@@ -13,7 +13,7 @@ import torch
 
 import sambaflow.samba as samba
 from examples import char_gpt, lenet, logreg, res_ffn
-from tests.processes import finished
+from tests.warm import finished
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("compile", "run", "test", "measure-performance", "measure-sections")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import page
-from tests.warm import finished
+from tests.warm import finished, for_children
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ def followed(text: str, script: str, commands: str, folder: Path) -> list[str]:
         done = finished(
             [sys.executable, *command.split()],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | for_children(),
         )
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)

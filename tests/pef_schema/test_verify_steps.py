@@ -61,7 +61,7 @@ def test_time_in_proportion_to_the_program() -> None:
     calls = [Call(call_id=100 + i, section=4) for i in range(20_000)]
     program = replace(program, sections=(*program.sections, *sections))
     program = edit(program, "schedules.0", calls=(*program.schedules[0].calls, *calls))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(PefInvalid, match=r"nodes \[3\] are run by an earlier step"):
         verify(program)
-    assert time.perf_counter() - start < 10.0
+    assert time.process_time() - start < 10.0

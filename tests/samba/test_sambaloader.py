@@ -19,6 +19,7 @@ from samba.errors import ArgumentError
 from samba.sambaloader import DataLoaderException, SambaLoader
 from samba.sambatensor import SambaTensor
 from tests.api.covers import covers
+from tests.processes import SECONDS, SECONDS_TO_END, came, joined
 from tests.warm import finished
 
 NAMES = ["image", "label"]
@@ -37,7 +38,7 @@ def no_thread_left() -> Iterator[None]:
     yield
     if _threads():  # of a loader in a circle; collecting takes longer than most of these tests
         gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + SECONDS_TO_END
     while _threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _threads()
@@ -208,17 +209,20 @@ def test_batches_that_do_not_fit_the_names_are_errors(batch: Any, found: str) ->
 
 
 def test_a_slow_loader_is_reported() -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def slow() -> Iterator[Any]:
         yield _batches(1)[0]
-        release.wait(20)
+        begun.set()
+        release.wait(SECONDS)
 
     it = iter(SambaLoader(slow(), NAMES, timeout=0.5))
+    came(begun)
     next(it)
     with pytest.raises(DataLoaderException, match=r"batch 1: the data loader gave nothing for 0.5"):
         next(it)
     release.set()
+    joined(*_threads())
     with pytest.raises(StopIteration):
         next(it)
 
@@ -308,13 +312,13 @@ next(it)
 stuck = threading.Event()
 def slow():
     yield (torch.ones(1),)
-    stuck.wait(100)
+    stuck.wait(1000)
 other = iter(SambaLoader(slow(), ["x"]))
 next(other)
 print("ready", flush=True)
 {ending}
 """
-    done = finished([sys.executable, "-c", code], seconds=60)
+    done = finished([sys.executable, "-c", code])
     assert done.stdout == "ready\n"
     assert done.returncode == {"": 0, "1 / 0": 1}.get(ending, 3)
 

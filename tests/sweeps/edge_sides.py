@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,40 +105,85 @@ def _differentiated(call: Call, tensors: list[torch.Tensor]) -> list[int]:
     return [i for i, (slot, t) in pairs if t.is_floating_point() and not slot.frozen]
 
 
-def by_device(
-    call: Call, tensors: list[torch.Tensor], live: list[int], gradients: bool
-) -> tuple[Any, Any]:
-    """Run a call's lowering and, of ``live`` results, its ``jax.vjp``, as the device compiles."""
-    spec = load_ops()[call.name]
-    diff = _differentiated(call, tensors)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sides:
+    """A call, and what torch gives for it.
+
+    Args:
+        call: The call.
+        tensors: Its tensors.
+        sides: What torch gives, in each of its ways.
+        exact: The same in float64.
+    """
+
+    call: Call
+    tensors: list[torch.Tensor]
+    sides: list[Given]
+    exact: Given
+
+    @property
+    def graded(self) -> bool:
+        """Whether both sides have gradients."""
+        return load_ops()[self.call.name].differentiable and bool(self.sides[0].gradients)
+
+
+def _sides_of(call: Call, dtype: torch.dtype) -> _Sides:
+    tensors = tensors_of(call, dtype)
+    sides = [by_torch(call, tensors, strided=strided) for strided in (False, True)]
+    torch.set_flush_denormal(True)
+    try:
+        sides += [by_torch(call, tensors, strided=strided) for strided in (False, True)]
+        sides.append(by_torch(call, [t * 1 if t.is_floating_point() else t for t in tensors]))
+    finally:
+        torch.set_flush_denormal(False)
+    exact = by_torch(call, [t.double() if t.is_floating_point() else t for t in tensors])
+    return _Sides(call=call, tensors=tensors, sides=sides, exact=exact)
+
+
+def _by_device(asked: Sequence[_Sides]) -> list[tuple[Any, Any]]:
+    """Run lowerings and the ``jax.vjp`` of results, in one program, as the device compiles."""
     with full_products():
-        arrays = [to_jax(t) for t in tensors]
+        functions = [_lowered(one) for one in asked]
+        given = [([to_jax(t) for t in one.tensors], _cotangents(one)) for one in asked]
 
-        def run(flat: list[Any]) -> tuple[Any, ...]:
-            given = iter(flat)
-            args = [next(given) if isinstance(a, Slot) else a for a in call.args]
-            out = spec.lower(*args, **call.kwargs)
-            return out if isinstance(out, tuple) else (out,)
-
-        def both(flat: list[Any], cotangents: list[list[Any]]) -> tuple[Any, Any]:
-            def of(some: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
-                full = list(flat)
-                for i, a in zip(diff, some, strict=True):
-                    full[i] = a
-                result = run(full)
-                return [result[i] for i in live], result
-
-            _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
-            return result, [vjp(c)[0] for c in cotangents]
+        def together(given: list[Any]) -> list[tuple[Any, Any]]:
+            return [f(*each) for f, each in zip(functions, given, strict=True)]
 
         options = xla_options(jax.devices("cpu")[0])
-        if not gradients:
-            return jax.jit(run, compiler_options=options)(arrays), []
-        shapes = jax.eval_shape(run, arrays)
-        cotangents = [
-            [np.full(shapes[i].shape, c, shapes[i].dtype) for i in live] for c in COTANGENTS
-        ]
-        return jax.jit(both, compiler_options=options)(arrays, cotangents)
+        return jax.jit(together, compiler_options=options)(given)
+
+
+def _cotangents(asked: _Sides) -> list[list[Any]]:
+    """For each cotangent one array for each result that has a gradient."""
+    first = asked.sides[0]
+    live = [first.results[i] for i in first.live] if asked.graded else []
+    return [[to_jax(torch.full_like(t, c)) for t in live] for c in COTANGENTS]
+
+
+def _lowered(asked: _Sides) -> Callable[[list[Any], list[list[Any]]], tuple[Any, Any]]:
+    """What gives the results of a call and its gradients, none if it has none."""
+    call, live = asked.call, asked.sides[0].live
+    spec = load_ops()[call.name]
+    diff = _differentiated(call, asked.tensors)
+
+    def run(flat: list[Any]) -> tuple[Any, ...]:
+        given = iter(flat)
+        args = [next(given) if isinstance(a, Slot) else a for a in call.args]
+        out = spec.lower(*args, **call.kwargs)
+        return out if isinstance(out, tuple) else (out,)
+
+    def both(flat: list[Any], cotangents: list[list[Any]]) -> tuple[Any, Any]:
+        def of(some: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+            full = list(flat)
+            for i, a in zip(diff, some, strict=True):
+                full[i] = a
+            result = run(full)
+            return [result[i] for i in live], result
+
+        _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
+        return result, [vjp(c)[0] for c in cotangents]
+
+    return both if asked.graded else lambda flat, _: (run(flat), [])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +210,7 @@ class Gap:
         return f"{self.what} at {self.at}: {self.device}, torch has {self.torch}"
 
 
-def compare(call: Call, dtype: torch.dtype) -> Iterator[Gap]:
+def compare(calls: Sequence[tuple[Call, torch.dtype]]) -> Iterator[tuple[Call, list[Gap]]]:
     """Where the device is not torch.
 
     It may be any of torch's own: its loops for one number and for several differ at places, and
@@ -173,42 +218,37 @@ def compare(call: Call, dtype: torch.dtype) -> Iterator[Gap]:
     times as much as torch itself is off. A zero has torch's sign in results, any in gradients.
 
     Args:
-        call: A call.
-        dtype: The type of its floating tensors, or int64.
+        calls: Calls, which are compiled as one program, and for each the type of its floating
+            tensors, or int64.
 
     Yields:
-        Each element that differs.
+        Each call with the elements that differ.
     """
-    tensors = tensors_of(call, dtype)
-    sides = [by_torch(call, tensors, strided=strided) for strided in (False, True)]
-    torch.set_flush_denormal(True)
-    try:
-        sides += [by_torch(call, tensors, strided=strided) for strided in (False, True)]
-        sides.append(by_torch(call, [t * 1 if t.is_floating_point() else t for t in tensors]))
-    finally:
-        torch.set_flush_denormal(False)
-    exact = by_torch(call, [t.double() if t.is_floating_point() else t for t in tensors])
-    first = sides[0]
-    known = load_ops()[call.name].differentiable
+    asked = [_sides_of(call, dtype) for call, dtype in calls]
     with jax.enable_x64(True):
-        results, gradients = by_device(call, tensors, first.live, known and bool(first.gradients))
-        for i, got in enumerate(results):
-            wants = [side.results[i] for side in sides]
-            yield from _gaps(f"result {i}", got, wants, exact.results[i], tensors, signs=True)
-        order = _differentiated(call, tensors)
-        for k, c in enumerate(COTANGENTS if first.gradients else ()):
-            for j, want in enumerate(first.gradients[k]):
-                if want is None:
-                    continue
-                got = gradients[k][j] if known else to_jax(torch.zeros_like(want))
-                yield from _gaps(
-                    f"gradient of tensor {order[j]} by {c}",
-                    got,
-                    [side.gradients[k][j] for side in sides],
-                    exact.gradients[k][j],
-                    tensors,
-                    signs=False,
-                )
+        for one, (results, gradients) in zip(asked, _by_device(asked), strict=True):
+            yield one.call, [*_gaps_of(one, results, gradients)]
+
+
+def _gaps_of(asked: _Sides, results: Any, gradients: Any) -> Iterator[Gap]:
+    tensors, sides, exact = asked.tensors, asked.sides, asked.exact
+    for i, got in enumerate(results):
+        wants = [side.results[i] for side in sides]
+        yield from _gaps(f"result {i}", got, wants, exact.results[i], tensors, signs=True)
+    order = _differentiated(asked.call, tensors)
+    for k, c in enumerate(COTANGENTS if sides[0].gradients else ()):
+        for j, want in enumerate(sides[0].gradients[k]):
+            if want is None:
+                continue
+            got = gradients[k][j] if asked.graded else to_jax(torch.zeros_like(want))
+            yield from _gaps(
+                f"gradient of tensor {order[j]} by {c}",
+                got,
+                [side.gradients[k][j] for side in sides],
+                exact.gradients[k][j],
+                tensors,
+                signs=False,
+            )
 
 
 def _gaps(

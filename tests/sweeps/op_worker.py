@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 
 from tests.fuzz.outcome import Outcome
+from tests.opinfo import runner
 from tests.opinfo.catalog import entry_named
-from tests.opinfo.runner import SPARE as SPARE, prepare as prepare
+from tests.opinfo.runner import SPARE as SPARE
+from tests.processes import FAST_XLA
+from tests.speed import keep_contexts
 from tests.sweeps.op_variants import End, run, samples_of, variants
+
+
+def prepare() -> None:
+    """Make a process ready, whose programs compile as in the fast tests.
+
+    They are thousands; the sweep is of what is traced and lowered, not of what XLA makes of it.
+    """
+    runner.prepare()
+    flags = os.environ["XLA_FLAGS"]
+    if FAST_XLA not in flags:
+        os.environ["XLA_FLAGS"] = f"{FAST_XLA} {flags}"
+        keep_contexts()
 
 
 def attempt(name: str, _: bytes) -> Outcome:

@@ -172,9 +172,9 @@ def test_it_takes_time_in_proportion_to_the_program() -> None:
     program = with_node("aten.mul.Tensor", (X, 2.0))
     node = edit(program, "graphs.0.nodes.0", outputs=(-1,)).graphs[0].nodes[0]
     large = edit(program, "graphs.0", nodes=(program.graphs[0].nodes[0], *[node] * 100_000))
-    start = time.perf_counter()
+    start = time.process_time()
     check_contract(large)
-    assert time.perf_counter() - start < 5.0
+    assert time.process_time() - start < 5.0
 
 
 def test_numbers_stand_for_tensors_as_torch_lets_them() -> None:

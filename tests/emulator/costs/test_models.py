@@ -124,7 +124,9 @@ def flops_of_xla(program: Program, steps) -> float:
     """What XLA says of an executable, without native kernels, which it cannot see."""
     with without_native():
         device = Device(program)
-        analysis = device.lower(steps, device.variant).compile().cost_analysis()
+        lowered = device.lower(steps, device.variant)
+        # What is counted is XLA's program, whatever LLVM makes of it.
+        analysis = lowered.compile({"xla_backend_optimization_level": 0}).cost_analysis()
     return (analysis[0] if isinstance(analysis, list) else analysis)["flops"]
 
 

@@ -1,16 +1,15 @@
 """A process that draws calls of the native kernels, for those that watch its memory.
 
-    python -m tests.emulator.native.drawing COUNT [KERNELS]
+    python -m tests.emulator.native.drawing KIND COUNT [KERNELS]
 
-computes so many convolutions and products, and a sixth as many recurrent layers, by kernels of
-another file if one is named.
+draws so many convolutions, products or layers, and computes them by kernels of another file if one
+is named.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +23,30 @@ def main() -> None:
     from emulator.native import library
     from tests.emulator.native import test_drawn, test_drawn_recurrences
 
-    count = int(sys.argv[1])
-    if len(sys.argv) > 2:
-        library._path_of_kernels = lambda: Path(sys.argv[2])
+    kind, count, *kernels = sys.argv[1:]
+    if kernels:
+        library._path_of_kernels = lambda: Path(kernels[0])
     test_drawn_recurrences.take_small_ones(setattr)
     convolutions._LEAST_FOR_NATIVE = 0
     conv_by_native._LARGE_DATA = 0
     products._LEAST_FOR_NATIVE = {"float32": 0, "bfloat16": 0}
-    done: Counter[str] = Counter()
+    cases, check = {
+        "convolutions": (
+            test_drawn._convolutions(),
+            lambda case: sum(test_drawn._check_convolution(case).values()),
+        ),
+        "products": (test_drawn._products(), test_drawn._check_product),
+        "layers": (test_drawn_recurrences._layers(), test_drawn_recurrences.check_layer),
+    }[kind]
+    done: list[int] = []
 
-    @given(case=test_drawn._convolutions())
-    @settings(max_examples=count, deadline=None, database=None)
-    def convolutions_(case: Any) -> None:
-        done["convolutions"] += sum(test_drawn._check_convolution(case).values())
+    @given(case=cases)
+    @settings(max_examples=int(count), deadline=None, database=None)
+    def run(case: Any) -> None:
+        done.append(int(check(case)))
 
-    @given(case=test_drawn._products())
-    @settings(max_examples=count, deadline=None, database=None)
-    def products_(case: Any) -> None:
-        done["products"] += test_drawn._check_product(case)
-
-    @given(case=test_drawn_recurrences._layers())
-    @settings(max_examples=max(1, count // 6), deadline=None, database=None)
-    def layers(case: Any) -> None:
-        done["layers"] += test_drawn_recurrences.check_layer(case)
-
-    convolutions_()
-    products_()
-    layers()
-    print(*done.values())
+    run()
+    print(sum(done))
 
 
 if __name__ == "__main__":

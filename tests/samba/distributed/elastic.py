@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
+from subprocess import TimeoutExpired
 
 import pytest
 import torch
 
-from tests.processes import ended
+from tests import warm
+from tests.processes import SECONDS_TO_END, ended
 from tests.samba.distributed.listening import tree
 from tests.samba.distributed.processes import (
     ROOT,
@@ -55,17 +56,28 @@ def noted(folder: Path) -> list[Step]:
 
 
 @contextmanager
-def started(command: list[str], folder: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent, its output in a file; in the end it and its workers are killed, as groups."""
+def started(
+    command: list[str], folder: Path, *, host: int | None = None, **env: str
+) -> Iterator[warm.Warm]:
+    """An agent, its output in a file; in the end it and its workers are killed, as groups.
+
+    It is forked, and so are its workers.
+
+    Args:
+        command: The command, one of Python.
+        folder: Where its output goes.
+        host: The first process of the host that it runs on, if it has one of its own.
+        env: Further variables.
+    """
     with (folder / f"out-{time.monotonic_ns()}.txt").open("wb") as out:
-        process = subprocess.Popen(
+        process = warm.start(
             command,
             cwd=ROOT,
-            env=clean_environment(CCL_TIMEOUT="60", **env),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            env=clean_environment(**{"CCL_TIMEOUT": "60", **warm.for_children(host), **env}),
+            stdout=out.fileno(),
+            stderr=out.fileno(),
+            new_session=True,
+            host=host,
         )
         try:
             yield process
@@ -79,14 +91,14 @@ def said_in(folder: Path) -> str:
     return "\n".join(file.read_text(errors="replace") for file in folder.glob("out-*.txt"))
 
 
-def wait_for(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> None:
+def wait_for(process: warm.Warm, folder: Path, seconds: float) -> None:
     """The process ends well, and with it all that it has started."""
     try:
         code = process.wait(seconds)
-    except subprocess.TimeoutExpired:
+    except TimeoutExpired:
         raise AssertionError(f"it goes on after {seconds:g} s\n{said_in(folder)}") from None
     assert code == 0, said_in(folder)
-    end = time.monotonic() + 10
+    end = time.monotonic() + SECONDS_TO_END
     while group_exists(process.pid):
         assert time.monotonic() < end, "processes are left"
         time.sleep(0.1)

@@ -62,6 +62,12 @@ def clean_environment(**more: str) -> dict[str, str]:
     return env | own | more
 
 
+def in_place(command: Sequence[str]) -> list[str]:
+    """A command that is forked, whatever starts it, with the environment of ``for_children``."""
+    python = warm.for_children()["WARM_PYTHON"]
+    return [python if word == sys.executable else word for word in command]
+
+
 def free_port() -> int:
     """A port that nobody listens at."""
     with socket.socket() as probe:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,27 +29,32 @@ from tests.samba.worlds import Tensors, named
 STEPS = 10
 
 
-def alone(optimizer: str, size: int, folder: Path) -> Tensors:
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the PEF of each optimizer."""
+    folder = tmp_path_factory.mktemp("programs")
+    for optimizer in OPTIMIZERS:
+        compile_to(folder, world(optimizer))
+    return folder
+
+
+@functools.cache
+def alone(optimizer: str, size: int) -> Tensors:
     """Where one process with the whole batch ends."""
-    scene = loaded(world(optimizer, BATCH * size, data_parallel=False), folder)
-    for step in range(STEPS):
-        samba.session.run(named(batch(BATCH * size, step)), ())
-    return state_of(scene)
+    with tempfile.TemporaryDirectory() as folder:
+        scene = loaded(world(optimizer, BATCH * size, data_parallel=False), Path(folder))
+        for step in range(STEPS):
+            samba.session.run(named(batch(BATCH * size, step)), ())
+        return {name: value.clone() for name, value in state_of(scene).items()}
 
 
 ALL = list(itertools.product(OPTIMIZERS, MODES, "01"))
 
 
 def check(
-    folder: Path,
-    engine: str,
-    size: int,
-    seconds: float,
-    combinations: list[tuple[str, str, str]],
-    **env: str,
+    folder: Path, engine: str, size: int, combinations: list[tuple[str, str, str]], **env: str
 ) -> None:
-    for optimizer in OPTIMIZERS:
-        compile_to(folder, world(optimizer))
+    """Train in a folder with PEFs, and compare."""
     all_well(
         run_replicas(
             size,
@@ -54,12 +62,12 @@ def check(
             str(folder),
             str(STEPS),
             *map(":".join, combinations),
-            seconds=seconds,
+            seconds=400,
             env={"SN_DP_ENGINE": engine, "CCL_TIMEOUT": "60", **env},
         )
     )
     for optimizer in OPTIMIZERS:
-        expected = alone(optimizer, size, folder)
+        expected = alone(optimizer, size)
         first: Tensors | None = None
         chosen = [c for c in combinations if c[0] == optimizer]
         for combination, rank in itertools.product(chosen, range(size)):
@@ -76,19 +84,16 @@ def check(
 
 
 @pytest.mark.slow
-def test_two_replicas(tmp_path):
-    check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11, 17, 23)])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "jax"])
-def test_each_replica_on_a_device_of_its_own(tmp_path, engine):
+def test_each_replica_on_a_device_of_its_own(programs, tmp_path, engine):
     """Two devices of XLA:CPU in each process stand for a host with two GPUs."""
-    check(tmp_path, engine, 2, 240, [ALL[i] for i in (1, 9, 15, 21)], XLA_FLAGS=host_devices(2))
+    some = [ALL[i] for i in (1, 9, 15, 21)]
+    folder = shutil.copytree(programs, tmp_path / "run")
+    check(folder, engine, 2, some, XLA_FLAGS=host_devices(2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_every_combination(tmp_path, engine, size):
-    check(tmp_path, engine, size, 400, ALL)
+def test_every_combination(programs, tmp_path, engine, size):
+    check(shutil.copytree(programs, tmp_path / "run"), engine, size, ALL)

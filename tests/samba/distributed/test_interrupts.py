@@ -15,15 +15,17 @@ import torch
 from emulator.held_signals import HELD
 from emulator.replicas.comm.errors import DataParallelError, StepAbandoned
 from emulator.replicas.comm.worker import CommThread
-from tests.processes import joined, line_of, said
+from tests.processes import SECONDS, joined, line_of, said
 from tests.samba.distributed.processes import (
     ROOT,
     all_well,
     clean_environment,
+    in_place,
     launch,
     run_replicas,
     worker,
 )
+from tests.warm import for_children
 
 INTERRUPTED = worker("interrupted")
 
@@ -42,8 +44,8 @@ def test_300_random_interrupts_of_replicas(folder):
 def launched(folder: Path, what: str, number: signal.Signals, after: float) -> tuple[int, str]:
     """Start two replicas with the launcher, and send it a signal; returns its end and output."""
     process = subprocess.Popen(
-        [*launch(2), *INTERRUPTED[1:], str(folder), what, "150", "inorder:0"],
-        env=clean_environment(CCL_TIMEOUT="60"),
+        in_place([*launch(2), *INTERRUPTED[1:], str(folder), what, "150", "inorder:0"]),
+        env=clean_environment(CCL_TIMEOUT="60", **for_children()),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,7 +58,7 @@ def launched(folder: Path, what: str, number: signal.Signals, after: float) -> t
         out += line
     time.sleep(after)
     process.send_signal(number)
-    rest, _ = said(process, seconds=60)
+    rest, _ = said(process)
     return process.returncode, out + rest
 
 
@@ -77,7 +79,7 @@ def test_the_launcher_lets_replicas_save(folder, what, number, after):
 @pytest.mark.slow
 def test_a_second_ctrl_c_while_a_peer_hangs(folder):
     first, second = run_replicas(
-        2, INTERRUPTED, str(folder), "hang", "0", seconds=60, env={"CCL_TIMEOUT": "60"}
+        2, INTERRUPTED, str(folder), "hang", "0", seconds=SECONDS, env={"CCL_TIMEOUT": "60"}
     )
     assert second.code == -signal.SIGKILL, "it was stopped"
     assert "weights are there" in first.out, first.out + first.err

@@ -14,6 +14,7 @@ import torch
 from samba.distributed import addresses
 from samba.distributed.addresses import LOOPBACK
 from samba.distributed.stores import HashStore
+from tests.processes import SECONDS
 from tests.samba.distributed.listening import chosen
 from tests.samba.distributed.processes import Ended, all_well, run_replicas, worker
 from tests.samba.distributed.worlds import MODES, compile_to, world
@@ -28,7 +29,7 @@ def train(pef: str, mode: str, what: str, engine: str) -> list[Ended]:
         pef,
         mode,
         what,
-        seconds=90,
+        seconds=SECONDS,
         env={"CCL_TIMEOUT": str(DEADLINE), "SN_DP_ENGINE": engine},
     )
 

@@ -131,7 +131,7 @@ def test_what_was_inserted_is_one_difference(at: int, op: str) -> None:
 def test_one_node_among_many_that_are_alike() -> None:
     ops = [f"h{i}.{op}" for i in range(200) for op in ("norm", "linear", "relu", "linear")]
     more = [*ops[:400], "h100.relu", *ops[400:]]
-    start = time.perf_counter()
+    start = time.process_time()
     found = levels(chain(ops), chain(more))
     assert {name: len(changes) for name, changes in found.items()} == {
         "graph": 3,
@@ -140,7 +140,7 @@ def test_one_node_among_many_that_are_alike() -> None:
         "schedule": 2,
         "regions": 2,
     }
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.slow
@@ -149,13 +149,13 @@ def test_graphs_of_many_nodes_take_seconds() -> None:
     ops = [f"h{i // 10}.{'linear' if i % 2 else 'relu'}" for i in range(40_000)]
     other = [op if i % 10 else f"{op}_other" for i, op in enumerate(ops)]
     a, b = chain(ops), chain(other)
-    start = time.perf_counter()
+    start = time.process_time()
     found = differences(a, b)
     assert len(found["graph"]) >= 4000
-    assert time.perf_counter() - start < 60
-    start = time.perf_counter()
+    assert time.process_time() - start < 60
+    start = time.process_time()
     assert differences(a, chain(ops, each=2))["sections"]
-    assert time.perf_counter() - start < 60
+    assert time.process_time() - start < 60
 
 
 def test_programs_that_differ_in_sections_alone() -> None:
@@ -334,9 +334,9 @@ def test_time_grows_with_the_length_alone() -> None:
     shuffled = numbers.copy()
     random.Random(1).shuffle(shuffled)
     alike = ["ab"[random.Random(i).random() < 0.5] for i in range(2000)] * 20
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(matched([numbers], [other])) == count // 2 + 1
     assert 0 < len(matched([numbers], [shuffled])) < count // 10
     assert len(matched([alike], [alike[7:] + alike[:7]])) > count // 2
     assert len(matched([["a"] * count], [["b"] + ["a"] * count])) == count
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from samba.session.loading import wanted_chips
 from samba.support.deviations import Deviations
 from tests.processes import finished, host_devices
 from tests.samba.distributed.processes import clean_environment
-from tests.warm import finished as finished_warm
+from tests.warm import finished as finished_warm, for_children
 
 ROOT = Path(__file__).parents[3]
 CLOSE = 1e-5
@@ -29,11 +28,10 @@ a layer are rounded in another order."""
 
 
 def run(model: str, folder: Path, *ways: str, **env: str) -> Any:
-    """How the worker ended."""
+    """How the worker ended; it finds the executables of those before it."""
     command = [sys.executable, "-m", "tests.samba.mesh.worker", model, str(folder), *ways]
-    return finished_warm(
-        command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": host_devices(8)} | env, seconds=900
-    )
+    env = clean_environment(**{"XLA_FLAGS": host_devices(8), **env})
+    return finished_warm(command, cwd=ROOT, env=env, seconds=900)
 
 
 def trained(model: str, folder: Path, *ways: str, **env: str) -> list[dict[str, Any]]:
@@ -157,7 +155,8 @@ def test_replicas_of_several_chips(tmp_path: Path) -> None:
     """Two replicas of two chips each print the losses of two of one chip, by each engine."""
     lenet = [sys.executable, "examples/lenet.py"]
     where = ["--output-folder", str(tmp_path), "--pef-name", "lenet"]
-    finished([*lenet, "compile", "--data-parallel", "-ws", "2", *where], cwd=ROOT, check=True)
+    compiled = finished_warm([*lenet, "compile", "--data-parallel", "-ws", "2", *where], cwd=ROOT)
+    assert compiled.returncode == 0, compiled.stderr
     said = []
     for engine, split in (
         ("torch", ""),
@@ -169,8 +168,9 @@ def test_replicas_of_several_chips(tmp_path: Path) -> None:
         run_ = ["run", "--pef", str(tmp_path / "lenet" / "lenet.pef"), "-e", "1"]
         options = ["--data-parallel", "--reduce-on-rdu", *more]
         launch = [sys.executable, "-m", "samba", "launch", "-n", "2", *lenet[1:], *run_, *options]
-        env = clean_environment(SN_DP_ENGINE=engine)
-        done = finished(launch, cwd=ROOT, env=env, check=True, seconds=600)
+        env = clean_environment(SN_DP_ENGINE=engine, **for_children())
+        done = finished_warm(launch, cwd=ROOT, env=env, seconds=600)
+        assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         said.append(sorted(line for line in lines if "Loss: " in line))
         assert len(said[-1]) == 4  # an epoch and a test on each replica

@@ -26,10 +26,10 @@ from samba.distributed.job import Job
 from samba.distributed.mesh import MeshProcesses
 from samba.distributed.settings import PRESENT
 from samba.errors import ArgumentError
-from tests.processes import finished
 from tests.samba.distributed.processes import Ended, all_well, clean_environment, run_replicas
 from tests.samba.mesh.test_mesh import ROOT, check, trained
 from tests.samba.mesh.worker import ready
+from tests.warm import finished, for_children
 
 DEADLINE = 10
 """Seconds that a process waits for another one where one of them is at fault."""
@@ -79,23 +79,26 @@ def test_section_by_section(tmp_path: Path) -> None:
 def test_a_script_under_the_launcher(tmp_path: Path) -> None:
     """The command changes, not the script; the first process writes a checkpoint for one chip."""
     lenet = [sys.executable, "examples/lenet.py"]
-    env = clean_environment()
-    where = ["--output-folder", str(tmp_path), "--pef-name", "lenet"]
-    finished([*lenet, "compile", *where], cwd=ROOT, env=env, check=True)
+
+    def printed(command: list[str]) -> str:
+        env = clean_environment(**for_children())
+        done = finished(command, cwd=ROOT, env=env, seconds=400)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    printed([*lenet, "compile", "--output-folder", str(tmp_path), "--pef-name", "lenet"])
     run = ["run", "--pef", str(tmp_path / "lenet" / "lenet.pef"), "-e", "1"]
-    one = finished([*lenet, *run], cwd=ROOT, env=env, check=True).stdout
+    losses = [float(found) for found in re.findall(r"Loss: ([0-9.]+)", printed([*lenet, *run]))]
     launch = [sys.executable, "-m", "samba", "launch", "-n", "2", *lenet[1:], *run]
     chips = ["--n-chips", "4", "--tensor-parallel", "weight", "--ckpt-dir", str(tmp_path)]
-    two = finished([*launch, *chips], cwd=ROOT, env=env, check=True, seconds=400)
-    losses = [float(found) for found in re.findall(r"Loss: ([0-9.]+)", one)]
+    two = printed([*launch, *chips])
     for rank in (0, 1):
-        own = [line for line in two.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        own = [line for line in two.splitlines() if line.startswith(f"[{rank}] ")]
         found = [float(n) for n in re.findall(r"Loss: ([0-9.]+)", "\n".join(own))]
         assert found == pytest.approx(losses, abs=2e-4)
-    assert two.stdout.count("Checkpoint: ") == 1
+    assert two.count("Checkpoint: ") == 1
     [checkpoint] = tmp_path.glob("*.pt")
-    again = [*lenet, *run, "--test", "--init-ckpt-path", str(checkpoint)]
-    scored = finished(again, cwd=ROOT, env=env, check=True).stdout
+    scored = printed([*lenet, *run, "--test", "--init-ckpt-path", str(checkpoint)])
     assert float(re.findall(r"Loss: ([0-9.]+)", scored)[0]) == pytest.approx(losses[-1], abs=2e-4)
 
 

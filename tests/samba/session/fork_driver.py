@@ -27,7 +27,7 @@ from samba.support.tracing import tracing
 from tests.processes import joined
 from tests.samba.worlds import Scene, World, features, named, other_batch
 
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 """Seconds after which a child counts as waiting forever."""
 
 

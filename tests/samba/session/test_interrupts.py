@@ -189,15 +189,43 @@ def test_a_handler_may_save_and_let_the_run_go_on(training, tmp_path):
     assert not saved
 
 
+class Places(Injection):
+    """Notes the place of each line event: the lines of all calls that lead to it."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.places: list[tuple[Any, ...]] = []
+
+    def _local(self, frame: Any, event: str, argument: Any) -> Any:
+        if event == "line":
+            calls, caller = [], frame
+            while caller is not None and "/tests/" not in caller.f_code.co_filename:
+                calls.append((caller.f_code, caller.f_lineno))
+                caller = caller.f_back
+            self.places.append(tuple(calls))
+        return super()._local(frame, event, argument)
+
+
+def lines_in_few_turns(training: Training, step: int) -> list[int]:
+    """The line events of a step, of loops those of the first two turns and of the last."""
+    seen = Places()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "step", seen.during(training.step, step))
+        training.run_all()
+    turns: dict[Any, list[int]] = {}
+    for line, place in enumerate(seen.places):
+        turns.setdefault(place, []).append(line)
+    return sorted({line for lines in turns.values() for line in (*lines[:2], lines[-1])})
+
+
 @pytest.mark.slow
 def test_an_interrupt_at_every_line(training):
     with handler(signal.SIGINT, signal.default_int_handler):
         for step in range(STEPS):
-            assert interrupted_at(training, step, 0)
-            line = 1
-            while interrupted_at(training, step, line):
-                line += 1
-            assert line > 100
+            lines = lines_in_few_turns(training, step)
+            reached = [interrupted_at(training, step, line) for line in lines]
+            # The run that was looked at may have had some lines more than those that follow.
+            assert len(lines) > 100 and all(reached[: len(lines) * 9 // 10])
 
 
 def weather(training: Training, wanted: int, *, by_thread: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from emulator.kept_files import CACHE_VARIABLE
 from samba.support.timeline import Track
 from tests.pages import page, without_sizes
 from tests.samba.session.test_timeline import events
@@ -35,7 +36,8 @@ def masked(text: str) -> str:
 @pytest.mark.slow
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    kept = {CACHE_VARIABLE: str(tmp_path / "kept")}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **kept}
     commands = 0
     for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:

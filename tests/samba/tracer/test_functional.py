@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, reject, strategies as st
+from hypothesis import HealthCheck, given, reject, settings, strategies as st
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -207,7 +207,9 @@ class Steps(nn.Module):
         return torch.stack([each.reshape(4, 4) * (i + 1) for i, each in enumerate(held)]).sum(0)
 
 
-@pytest.mark.slow  # a quarter of a minute: each program is run by torch, too
+@pytest.mark.slow  # each program is run by torch, too
+@pytest.mark.usefixtures("cheap_traces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 9), st.integers(0, 9))))
 def test_whatever_is_written_is_what_torch_writes(steps: list[tuple[str, int, int]]) -> None:
     """Views, writes under them and through them, buffers, in any order."""

@@ -19,7 +19,7 @@ from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import trace_planned
 from emulator.plans.xla_options import xla_options
 
-pytestmark = pytest.mark.usefixtures("fusion_emitters")
+pytestmark = pytest.mark.usefixtures("fusion_emitters", "quick_llvm")
 
 FAST = ("res_ffn", "steps")
 """The rest takes longer to compile."""

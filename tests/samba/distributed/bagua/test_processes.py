@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from samba.distributed import bagua
+from tests.processes import SECONDS
 from tests.samba.distributed.bagua.ranks import NAMES, on_ranks, train, train_async
 from tests.samba.distributed.processes import all_well, run_replicas, worker
 
 
 @pytest.mark.slow
 def test_an_error_of_one_rank_ends_the_asynchronous_average_of_all():
-    fine, failed = run_replicas(2, worker("bagua_async_fails"), seconds=60)
+    fine, failed = run_replicas(2, worker("bagua_async_fails"), seconds=SECONDS)
     assert failed.code == 1
     assert "the data of rank 1 is broken" in failed.err
     assert fine.code == 1, fine.out + fine.err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from tests.processes import SECONDS_TO_END
 from tests.samba.distributed.hosts.network import Host, Network, Process
 from tests.samba.distributed.processes import clean_environment, kill_group, worker
 
@@ -85,7 +86,7 @@ def ends(started: Sequence[Started], *, seconds: float) -> list[Ended]:
             kill_group(one.process.pid)
     found = []
     for one in started:
-        code = one.process.wait(20)
+        code = one.process.wait(SECONDS_TO_END)
         out, err = one.host.said(one.log)
         seconds_at = at.get(one.log)
         found.append(Ended(log=one.log, code=code, out=out, err=err, seconds=seconds_at))
@@ -111,7 +112,7 @@ def all_well(ended: Sequence[Ended], net: Network) -> None:
 
 def nothing_left(net: Network) -> None:
     """No process is left on any host."""
-    limit = time.monotonic() + 5
+    limit = time.monotonic() + SECONDS_TO_END
     while left := {host.name: host.processes() for host in net.hosts if host.processes()}:
         assert time.monotonic() < limit, left
         time.sleep(0.05)

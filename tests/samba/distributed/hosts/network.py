@@ -28,7 +28,7 @@ _UNSHARE = (
     *("unshare", "--net", "--pid", "--mount", "--uts", "--fork"),
     *("--kill-child=KILL", "--mount-proc"),
 )
-_PATIENCE = 20.0
+_PATIENCE = 60.0
 
 
 Process = subprocess.Popen[bytes] | warm.Warm
@@ -128,7 +128,8 @@ class Host:
         """Start a command; what it prints goes to ``LOG.out`` and ``LOG.err``.
 
         Args:
-            command: The command; one of Python is forked from a process that has torch and jax.
+            command: The command; one of Python is forked from a process that has torch and jax,
+                and so are those of Python that it starts.
             env: All of its environment but the folder for temporary files.
             log: Name of the files.
             outside: Whether the command enters the host by itself.
@@ -142,7 +143,7 @@ class Host:
                 return warm.start(
                     command,
                     cwd=ROOT,
-                    env=env,
+                    env=env | warm.for_children(self.first),
                     stdout=out.fileno(),
                     stderr=err.fileno(),
                     new_session=True,

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.processes import ended, line_of
+from tests.processes import SECONDS, SECONDS_TO_END, ended, line_of
 from tests.samba.distributed.hosts import network as making
 from tests.samba.distributed.hosts.conftest import made_or_skipped
 from tests.samba.distributed.hosts.hub import Quality
@@ -52,12 +52,12 @@ def test_a_delay_is_a_delay(net):
     """Of three round trips between the hosts."""
     net.hub.quality = Quality(delay=0.05)
     server = start(net.hosts[1], "echo", [sys.executable, "-c", ECHO])
-    limit = time.monotonic() + 20
+    limit = time.monotonic() + SECONDS
     while "ready" not in net.hosts[1].said("echo")[0]:
         assert time.monotonic() < limit
         time.sleep(0.01)
-    assert float(net.hosts[0].call(sys.executable, "-c", ASK, seconds=90)) >= 3 * 2 * 0.05
-    assert [end.code for end in ends([server], seconds=20)] == [0]
+    assert float(net.hosts[0].call(sys.executable, "-c", ASK, seconds=SECONDS)) >= 3 * 2 * 0.05
+    assert [end.code for end in ends([server], seconds=SECONDS)] == [0]
 
 
 def test_a_host_has_its_own_name_processes_and_network(net):
@@ -83,7 +83,7 @@ def test_a_kill_leaves_nothing(net, tmp_path, number):  # net: skipped where the
     ended(keeper)
     assert keeper.stdout is not None
     keeper.stdout.close()
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + SECONDS_TO_END
     while left := [pid for inode in inodes for pid in making.in_space(inode)]:
         assert time.monotonic() < limit, left
         time.sleep(0.05)

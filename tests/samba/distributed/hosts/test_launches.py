@@ -46,7 +46,7 @@ def launched(net, run: Path, address: str, **env: str) -> None:
 
 
 WAYS = {
-    "10.77.0.1": Quality(delay=0.2),
+    "10.77.0.1": Quality(delay=0.1),
     "fd00::1": Quality(loss=0.01),
     "host0": Quality(rate=10e6, delay=0.005),
 }

@@ -158,13 +158,15 @@ def test_a_slow_replica_is_waited_for(net, folder, tmp_path, wanted):
 
 
 def test_a_replica_beyond_the_deadline_is_named(net, folder, tmp_path):
-    run, started = paced(net, folder, tmp_path, "3", str(3 * DEADLINE))
+    run, started = paced(net, folder, tmp_path, "3", str(SECONDS))
     (run / "go").touch()
     since = time.monotonic()
-    ended = ends(started, seconds=SECONDS)
-    for end in ended[:3]:
+    for end in ends(started[:3], seconds=SECONDS):
         failed(end, r"rank 3\b", since=since)
-    failed(ended[3], "DataParallelError|PeerLost", since=since, within=5 * DEADLINE)
+    (run / "late").touch()
+    since = time.monotonic()
+    (end,) = ends(started[3:], seconds=SECONDS)
+    failed(end, "DataParallelError|PeerLost", since=since)
     nothing_left(net)
 
 

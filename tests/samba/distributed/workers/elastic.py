@@ -3,8 +3,8 @@
     python -m tests.samba.distributed.workers.elastic PEF FOLDER PACE [RANK:STEP]
 
 It notes every step in FOLDER/steps-HOST-PID.txt: generation, world size, rank, epoch, position
-before the step, loss, and the indices of its samples. A step takes PACE seconds at least. RANK
-kills itself before step STEP, once.
+before the step, loss, and the indices of its samples. A step of the first generation takes PACE
+seconds at least. RANK kills itself before step STEP, once.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def train(scene: Scene, folder: Path, pace: float, kill: tuple[int, int]) -> Non
             notes.flush()
             if step % EVERY == 0:
                 checkpoint.save(step=step, generation=generation)
-            time.sleep(pace)
+            time.sleep(pace if generation == 1 else 0)
     samba.session.to_cpu(scene.model, scene.optimizer)
     end = {path: p.detach().clone() for path, p in scene.model.named_parameters()}
     torch.save(end, folder / f"end{rank}.pt")

@@ -3,7 +3,8 @@
     python -m tests.samba.distributed.workers.paced FOLDER [SLOW_RANK SECONDS]
 
 Before step HALT it makes the file ``halt{rank}`` and waits for the file ``go``; then the slow rank
-waits some seconds more. It trains and saves what ``train`` does with ``sgd:inorder:1``.
+waits some seconds more, or until there is a file ``late``. It trains and saves what ``train`` does
+with ``sgd:inorder:1``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ HALT = 2
 _PATIENCE = 120
 
 
+def wait_for(file: Path, seconds: float) -> None:
+    """Until a file is there, but no longer than some seconds."""
+    end = time.monotonic() + seconds
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
 def main(folder: Path, slow: int, seconds: float) -> None:
     job = jobs.start()
     assert job is not None
@@ -32,11 +40,9 @@ def main(folder: Path, slow: int, seconds: float) -> None:
     for step in range(STEPS):
         if step == HALT:
             (folder / f"halt{job.rank}").touch()
-            end = time.monotonic() + _PATIENCE
-            while not (folder / "go").exists() and time.monotonic() < end:
-                time.sleep(0.02)
+            wait_for(folder / "go", _PATIENCE)
             if job.rank == slow:
-                time.sleep(seconds)
+                wait_for(folder / "late", seconds)
         how = {"reduce_on_rdu": True, "data_parallel_mode": "inorder"}
         scene.run(share_of(job, step), data_parallel=True, **how)
     torch.save(state_of(scene), folder / f"sgd-inorder-1-torch-{job.size}-{job.rank}.pt")
