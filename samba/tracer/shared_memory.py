@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from samba.tensor.views import view_detached
+from samba.tensor.views import foreign_layout, view_detached
 from samba.tracer.errors import TraceError
 from samba.tracer.torch_internals import FakeTensor
 
@@ -80,8 +80,10 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
     """A tensor with values in host memory, without its subclass; None for others."""
     if isinstance(tensor, FakeTensor) or not getattr(tensor, "_has_data", True):
         return None
+    if foreign_layout(tensor):
+        return None
     host = view_detached(tensor)
-    return None if host.layout is not torch.strided or host.is_meta else host
+    return None if host.is_meta else host
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
