@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -15,6 +16,12 @@ import time
 
 def main() -> None:
     """Ask for the process, and wait for its end."""
+    # A handler of Python's would wait for as long as the answer if a signal came just before that.
+    woken, waking = socket.socketpair()
+    waking.setblocking(False)
+    signal.set_wakeup_fd(waking.fileno())
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     while peer.connect_ex(os.environ["WARM_SOCKET"]):  # who forks begins
         time.sleep(0.02)
@@ -24,8 +31,9 @@ def main() -> None:
     host = int(env.get("WARM_HOST", 0)) or None
     request = {"args": args, "cwd": os.getcwd(), "env": env, "host": host}
     socket.send_fds(peer, [json.dumps(request).encode()], [1, 2, 0])
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: peer.send(b"%d" % number))
+    while peer not in (ready := select.select([peer, woken], [], [])[0]):
+        for number in woken.recv(64) if woken in ready else b"":
+            peer.send(b"%d" % number)
     code = int(peer.recv(64) or b"1")
     if code < 0:
         if -code != signal.SIGKILL:
