@@ -392,7 +392,7 @@ class Loaded:
         left_out: Collection[int] = (),
         operation: str = "to_rdu()",
     ) -> None:
-        """Copy host values to the device, but for some regions; nothing changes if it raises."""
+        """Copy host values into the device's other regions; nothing changes if it raises."""
         self.writes.known.refuse_changed(f"session.{operation}")
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)

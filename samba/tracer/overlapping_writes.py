@@ -1,8 +1,8 @@
 """Changes in place that read other elements of the memory that they change.
 
 ``x[1:] += x[:-1]`` reads elements that it has perhaps changed already. A graph reads what was there
-before. Torch raises where it sees that tensors overlap; elsewhere its result hangs on the order of
-its loops. So torch is asked: its kernel runs on memory that is laid out in the same way.
+before. Torch raises where it sees that tensors overlap; elsewhere its result depends on the order
+of its loops. So torch is asked: its kernel runs on memory that is laid out in the same way.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from samba.tracer.errors import StridedViewError
 from samba.tracer.kernel_refusals import real_like
 from samba.tracer.nodes import changes_in_place
+from samba.tracer.shared_memory import have_common_element
 from samba.tracer.torch_internals import outside_of_trace, storage_of
 from samba.tracer.user_code import node_line
 
@@ -54,33 +55,12 @@ def _shows_others(source: Node, changed: Node) -> bool:
         return False
     if not isinstance(value, torch.Tensor) or storage_of(own) != storage_of(value):
         return False
-    forms = [(t.shape, t.stride(), t.storage_offset()) for t in (own, value)]
-    if any(type(n) is not int for shape, strides, offset in forms for n in (*shape, *strides)):
+    forms: list[Any] = [(t.shape, t.stride(), t.storage_offset()) for t in (own, value)]
+    if any(type(n) is not int for shape, strides, at in forms for n in (*shape, *strides, at)):
         return False
     if forms[0] == forms[1] or own.dtype != value.dtype or own.is_conj() or own.is_neg():
         return False
-    return _meet(*forms)
-
-
-def _meet(*forms: tuple[Sequence[int], Sequence[int], Any]) -> bool:
-    """Whether two tensors of one memory have an element in common."""
-    ranges: list[tuple[int, int]] = []
-    for shape, strides, offset in forms:
-        if 0 in shape or type(offset) is not int:
-            return False
-        steps = zip(shape, strides, strict=True)
-        ranges.append((offset, offset + sum((size - 1) * step for size, step in steps)))
-    (first, last), (start, end) = ranges
-    if last < start or end < first:
-        return False
-    marks = torch.zeros(max(last, end) + 1, dtype=torch.bool)
-    for (shape, strides, offset), is_first in zip(forms, (True, False), strict=True):
-        sizes = [size if step else 1 for size, step in zip(shape, strides, strict=True)]
-        view = marks.as_strided(sizes, strides, offset)
-        if not is_first:
-            return bool(view.any())
-        view.fill_(True)
-    return False
+    return have_common_element(*forms)
 
 
 def _difference(node: Node, changed: Node, read: Sequence[Node]) -> str:

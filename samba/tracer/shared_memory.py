@@ -6,7 +6,7 @@ On the device each parameter, buffer and constant has a place of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -86,32 +86,50 @@ def _in_memory(tensor: torch.Tensor) -> torch.Tensor | None:
     return None if host.is_meta else host
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage have an element in common."""
-    if not one.numel() or not other.numel():
+Form = tuple[Sequence[int], Sequence[int], int]
+"""Shape, strides and storage offset of a tensor."""
+
+
+def have_common_element(one: Form, other: Form) -> bool:
+    """Whether two tensors of one memory, with elements of one size, have an element in common.
+
+    Args:
+        one, other: Their forms.
+
+    Example:
+        >>> have_common_element(((2,), (2,), 0), ((2,), (2,), 1))
+        False
+    """
+    if 0 in one[0] or 0 in other[0]:
         return False
     (first, last), (start, end) = _range(one), _range(other)
     if last <= start or end <= first:
         return False
-    if one.element_size() != other.element_size():
-        return True
-    size = one.untyped_storage().nbytes() // one.element_size()
-    marks = torch.zeros(size, dtype=torch.bool)
-    ours, theirs = (_places(marks, tensor) for tensor in (one, other))
+    marks = torch.zeros(max(last, end), dtype=torch.bool)
+    ours, theirs = [
+        marks.as_strided([n if s else 1 for n, s in zip(shape, strides, strict=True)], strides, at)
+        for shape, strides, at in (one, other)
+    ]
     ours.fill_(True)
     return bool(theirs.any())
 
 
-def _places(marks: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The entries of a storage that are elements of a tensor."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    sizes = [size if step else 1 for size, step in steps]
-    return marks.as_strided(sizes, tensor.stride(), tensor.storage_offset())
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """The same of two tensors with values; of sizes that differ by their first and last bytes."""
+    forms = [(t.shape, t.stride(), int(t.storage_offset())) for t in (one, other)]
+    if one.element_size() == other.element_size():
+        return have_common_element(*forms)
+    if not one.numel() or not other.numel():
+        return False
+    (first, last), (start, end) = [
+        [place * tensor.element_size() for place in _range(form)]
+        for form, tensor in zip(forms, (one, other), strict=True)
+    ]
+    return start < last and first < end
 
 
-def _range(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the one behind its last."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    first = int(tensor.storage_offset())
-    last = first + sum((size - 1) * step for size, step in steps)
-    return first * tensor.element_size(), (last + 1) * tensor.element_size()
+def _range(form: Form) -> tuple[int, int]:
+    """The place of a tensor's first element in its memory, and the one behind its last."""
+    shape, strides, first = form
+    steps = zip(shape, strides, strict=True)
+    return first, first + sum((size - 1) * step for size, step in steps) + 1
