@@ -16,7 +16,8 @@ from torch.nn.modules.module import (
 
 from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
-from samba.remembering.stand_ins import CallLog, Incomparable
+from samba.remembering.call_log import CallLog
+from samba.remembering.stand_ins import Incomparable
 from samba.remembering.surroundings import unchanged_surroundings
 from samba.support.deviations import hearing
 from samba.support.late_compiler import late_compiler

@@ -284,16 +284,18 @@ def test_infinity_as_the_last_of_an_odd_number(k: int, count: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.campaign
-def test_five_hundred_products() -> None:
+@pytest.mark.parametrize("turn", range(5))
+def test_five_hundred_products(turn: int) -> None:
     done = Counter[bool]()
 
+    @seed(turn)
     @given(case=_products())
-    @settings(max_examples=500, deadline=None)
+    @settings(max_examples=100, deadline=None)
     def run(case: _Matrices) -> None:
         done[_check_product(case)] += 1
 
     run()
-    assert done[True] > 150, done
+    assert done[True] > 30, done
 
 
 def test_the_bounds_bite() -> None:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, seed, settings, strategies as st
 
 from emulator.native import library, recurrence
 from emulator.native.library import native_library, without_native
@@ -200,17 +200,19 @@ def test_layers(case: _Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.campaign
+@pytest.mark.parametrize("turn", range(5))
 @pytest.mark.parametrize("cell", sorted(_CELLS))
-def test_five_hundred_layers(cell: str) -> None:
+def test_five_hundred_layers(cell: str, turn: int) -> None:
     done = Counter[bool]()
 
+    @seed(turn)
     @given(case=_layers().map(lambda case: replace(case, cell=cell)))
-    @settings(max_examples=125, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def run(case: _Case) -> None:
         done[check_layer(case)] += 1
 
     run()
-    assert done[True] > 80, done
+    assert done[True] > 15, done
 
 
 def test_the_bounds_bite() -> None:
