@@ -8,12 +8,14 @@ device's, and what they were changed to is then not what torch would have.
 
 from __future__ import annotations
 
+import traceback
 import weakref
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
 import torch
+from torch.nn import init
 
 from emulator.device import Device
 from pef_schema.printable import some_of
@@ -146,7 +148,7 @@ class HostWrites(Watcher):
         if operation in _READS_NOTHING or self._told_older:
             return
         entry = next((e for e, _ in self._twins if e.tensor is tensor), None)
-        if entry is not None and self._is_older(entry):
+        if entry is not None and self._is_older(entry) and not _is_initialized():
             self._tell_older(operation, entry)
 
     def _tell_older(self, operation: str, entry: HostTensor) -> None:
@@ -406,6 +408,12 @@ class HostWrites(Watcher):
         buffer = self._loaded.device.pool.buffers[entry.region]
         known = self._synced.get(entry.region) is not None and buffer is not None
         return known and not self._is_synced(entry.region)
+
+
+def _is_initialized() -> bool:
+    """Whether ``torch.nn.init`` asks: for the form of a tensor, or for what it has drawn."""
+    frames = traceback.walk_stack(None)
+    return any(frame.f_globals.get("__name__") == init.__name__ for frame, _ in frames)
 
 
 def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:

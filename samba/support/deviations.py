@@ -8,9 +8,11 @@ a page allows has an attribute or an argument ``deviation``.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from pef_schema.printable import printable
 
@@ -97,3 +99,23 @@ class Deviations:
         texts.add(text)
         last = "; further cases of this are not told" if len(texts) == MOST_TOLD else ""
         tell(deviation, text + last)
+
+    def has_told(self, deviation: str) -> bool:
+        """Whether a deviation was said.
+
+        Args:
+            deviation: Name of a row of the page.
+        """
+        return deviation in self._told
+
+
+_of: weakref.WeakKeyDictionary[Any, Deviations] = weakref.WeakKeyDictionary()
+
+
+def deviations_of(owner: Any) -> Deviations:
+    """What was told of a model: a compile and the load that follows it trace it several times.
+
+    Args:
+        owner: The model.
+    """
+    return _of.setdefault(owner, Deviations())

@@ -9,7 +9,7 @@ unless the next call gives the same graph all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +17,10 @@ from typing import Any
 import torch
 from torch.fx.traceback import annotate, preserve_node_meta
 
-from pef_schema import first_difference
-from pef_schema.errors import SambaError
-from samba.support.tracing import tracing_again
+from samba.tracer.backward_passes import changes_state
 from samba.tracer.changed_state import ChangedAttributes, TraceState, assigned_line
 from samba.tracer.containers import Change
 from samba.tracer.data_dependent.known_values import KnownValues
-from samba.tracer.reference import without_constant_parts
 from samba.tracer.torch_internals import (
     buffers_of,
     node_of,
@@ -34,7 +31,6 @@ from samba.tracer.torch_internals import (
     versions_of,
 )
 from samba.tracer.torch_patches import uncounted_changes, unfollowed_assignments, with_call
-from samba.tracer.traced import Traced
 from samba.tracer.user_code import SOURCE
 
 T = torch.Tensor
@@ -85,7 +81,21 @@ class Assigned:
             attribute=self.name,
             before=_text(self.old),
             after=_text(self.new),
+            held=True,
         )
+
+    def put(self, value: T | None) -> None:
+        """Let it be there for a call that follows the one that has exchanged it.
+
+        Args:
+            value: What that call finds.
+        """
+        if self.is_gone:
+            self.table.pop(self.name, None)
+        elif isinstance(self.new, torch.nn.Parameter) and value is not None:
+            self.table[self.name] = torch.nn.Parameter(value, self.new.requires_grad)
+        else:
+            self.table[self.name] = value
 
 
 def _text(tensor: T | None) -> str:
@@ -240,7 +250,8 @@ class AssignedState:
             or (entry.new is not None and storage_of(entry.new) in memory)
         ]
         if lost:
-            raise _refused(self._model, lost, "")
+            changes = [entry.change() for entry in lost]
+            raise ChangedAttributes(self._model, changes, "", what="later calls find them")
 
     def _is_the_same(self, entry: Assigned) -> bool:
         """Whether a buffer is given the values that it has, in every run."""
@@ -287,55 +298,41 @@ def _write(writes: Sequence[Assigned], result: Any) -> Any:
     return result
 
 
-def follow_exchanged(
-    model: torch.nn.Module,
-    trace: Callable[[TraceState], Traced],
-    traced: Traced,
-    state: TraceState,
-) -> None:
-    """Trace a model with what ``forward`` has exchanged, as the next call finds it.
+@contextmanager
+def put_back(
+    model: torch.nn.Module, exchanged: Iterable[tuple[Assigned, T | None]] = ()
+) -> Iterator[None]:
+    """Afterwards a model has the parameters and buffers that it has now.
 
     Args:
         model: The model.
-        trace: Traces it in a state.
-        traced: The trace of the first call.
-        state: What that call has left.
-
-    Raises:
-        ChangedAttributes: If the next call gives another graph.
+        exchanged: What is there meanwhile, as earlier calls have left it.
     """
-    exchanged: Sequence[tuple[Assigned, T | None]] = state.exchanged
-    tables, later = _tables(model), TraceState(model)
+    tables = _tables(model)
     try:
         for entry, value in exchanged:
-            if entry.is_gone:
-                entry.table.pop(entry.name, None)
-            elif isinstance(entry.new, torch.nn.Parameter) and value is not None:
-                entry.table[entry.name] = torch.nn.Parameter(value, entry.new.requires_grad)
-            else:
-                entry.table[entry.name] = value
-        with tracing_again():
-            again = trace(later)
-    except SambaError as error:
-        lost = [entry for entry, _ in exchanged]
-        raise _refused(model, lost, f"\nThen it cannot be traced: {error}") from error
+            entry.put(value)
+        yield
     finally:
         for table in tables:
             table.put_back()
-    difference = first_difference(without_constant_parts(traced), without_constant_parts(again))
-    if difference is not None or later.exchanged:
-        raise _refused(model, [entry for entry, _ in exchanged], "")
 
 
-def _refused(model: torch.nn.Module, lost: Sequence[Assigned], more: str) -> ChangedAttributes:
-    return ChangedAttributes(
-        model,
-        [entry.change() for entry in lost],
-        "A program has the parameters and buffers that the model had when it was compiled, each of "
-        f"one shape and type, and with memory of its own.{more}",
-        what="later calls find them",
-        hint="Register a buffer before the model is compiled, with the shape and type that it "
-        "keeps (self.register_buffer(name, torch.zeros(...))), and assign a tensor of its own "
-        "(t.clone()). Exchange parameters outside of forward(). A table that the first call makes "
-        "can be a plain attribute.",
-    )
+@contextmanager
+def behind_forward(model: torch.nn.Module, state: TraceState) -> Iterator[None]:
+    """While active, backward passes run in the state that ``forward`` has left.
+
+    Args:
+        model: The model.
+        state: What puts that state in place.
+
+    Raises:
+        GradientError: If one of them assigns a buffer.
+    """
+    tables = _tables(model)
+    with state.left(), put_back(model):
+        yield
+        names = [entry.path for table in tables for entry in table.assigned()]
+        if names:
+            what = f"a backward pass or a hook assigns {', '.join(names)}"
+            raise changes_state(f"model {type(model).__name__}", what)

@@ -37,6 +37,7 @@ from samba.tracer.torch_internals import (
 from samba.tracer.torch_patches import grad_mode_after, with_gradients_asked
 from samba.tracer.user_code import (
     SOURCE,
+    called_by_user,
     calling_line,
     described,
     is_user_file,
@@ -274,7 +275,8 @@ def _gradients(
     own = torch.autograd.grad
 
     def grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        note_asked(f"{pending.name} calls torch.autograd.grad", calling_line())
+        if called_by_user():  # and not by torch, for what is called below
+            note_asked(f"{pending.name} calls torch.autograd.grad", calling_line())
         return function(*args, **kwargs)
 
     def backward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -310,6 +312,22 @@ def _gradients(
             "with no branch on the contents of a tensor.",
             deviation="untraced-backward",
         ) from error
+
+
+def changes_state(where: str, reason: str) -> GradientError:
+    """What is raised where a backward pass writes what only ``forward`` can write.
+
+    Args:
+        where: The line, or the model.
+        reason: What it writes.
+    """
+    return GradientError(
+        where=where,
+        reason=reason,
+        hint="State can only change in forward(). Return the gradient, and keep statistics of "
+        "gradients outside of the model.",
+        deviation="backward-changes-state",
+    )
 
 
 # -- the history of tensors -------------------------------------------------------------

@@ -24,7 +24,6 @@ from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
 from samba.support.naming import root_name
 from samba.support.tracing import tracing
-from samba.tracer.assigned_state import follow_exchanged
 from samba.tracer.changed_state import TraceState
 from samba.tracer.convert import convert
 from samba.tracer.errors import TraceError
@@ -102,8 +101,6 @@ def _steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced])
     traced = trace(state)
     if state.changes() or state.drew:
         follow_calls(model, trace, traced, state)
-    if state.exchanged:
-        follow_exchanged(model, trace, traced, state)
     return traced
 
 

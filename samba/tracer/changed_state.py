@@ -23,7 +23,7 @@ from samba.tracer.containers import Change
 from samba.tracer.errors import TraceError
 from samba.tracer.observed import asked
 from samba.tracer.snapshot import Snapshot
-from samba.tracer.torch_internals import hook_tables_of
+from samba.tracer.torch_internals import gradient_hooks, hook_tables_of
 from samba.tracer.user_code import is_user_file
 
 
@@ -42,23 +42,35 @@ class ChangedAttributes(TraceError):
         changes: list[Change],
         reason: str,
         what: str = "then computes something else",
-        hint: str = "",
     ) -> None:
         self.names = tuple(change.path for change in changes)
+        is_held = any(change.held for change in changes)
         lines = [f"  {c.path}: {c.before} -> {c.after}{_line(model, c)}" for c in changes]
         super().__init__(
             where=f"model {type(model).__name__}",
             reason=f"forward() changes values that are constants of a compiled graph, and {what}:\n"
-            + "\n".join(lines)
-            + f"\n{reason}",
-            hint=hint
-            or (_HINT if any(change.attribute for change in changes) else _HINT_FOR_HOOKS),
+            + "\n".join([*lines, *([_WHY_HELD] if is_held else []), reason]).rstrip(),
+            hint=_HINT_FOR_HELD
+            if is_held
+            else _HINT
+            if any(change.attribute for change in changes)
+            else _HINT_FOR_HOOKS,
         )
 
 
 _HINT = (
     "Make it a buffer (self.register_buffer(name, torch.tensor(...))) and change that, or pass it "
     "to forward() as an input."
+)
+_WHY_HELD = (
+    "A program has the parameters and buffers that the model had when it was compiled, each of one "
+    "shape and type, and with memory of its own."
+)
+_HINT_FOR_HELD = (
+    "Register a buffer before the model is compiled, with the shape and type that it keeps "
+    "(self.register_buffer(name, torch.zeros(...))), and assign a tensor of its own (t.clone()). "
+    "Exchange parameters outside of forward(). A table that the first call makes can be a plain "
+    "attribute."
 )
 _HINT_FOR_HOOKS = "Register and remove hooks outside of forward(), before the model is compiled."
 
@@ -184,6 +196,7 @@ class TraceState:
         model: The model.
         start: The state to call ``forward`` in, None for the present one.
         moved: What hooks to register and remove before.
+        exchanged: What calls before have put in the place of parameters and buffers.
         draws: The generators of Python to call it with, None for the present ones.
         returns_assigned: Whether ``forward`` returns the tensors that it assigns as well.
         observes: Whether observed values are in the state.
@@ -194,18 +207,25 @@ class TraceState:
         model: torch.nn.Module,
         start: Snapshot | None = None,
         moved: Sequence[MovedHook] = (),
+        exchanged: Sequence[tuple[Any, Any]] = (),
         draws: Generators | None = None,
         *,
         returns_assigned: bool = False,
         observes: bool = False,
     ) -> None:
         self._model, self._start, self._draws = model, start, draws
-        self.moved_before = tuple(moved)
+        self.moved_before, self.exchanged_before = tuple(moved), tuple(exchanged)
         self._returns_assigned, self._observes = returns_assigned, observes
         self._is_later = start is not None or returns_assigned
-        self._outer, self._outer_hooks = Snapshot(model), HookSnapshot(model)
+        # While it is traced, a model has parameters without hooks.
+        self._hooks = [h for p in model.parameters() for h in gradient_hooks(p).values()]
+        self._outer, self._outer_hooks = self._snapshot(), HookSnapshot(model)
         self.before: Snapshot | None = None
         self.after: Snapshot | None = None
+        self.made: list[torch.Tensor] = []
+        """Tensors that ``forward`` has made and left in the state, before backward passes."""
+        self.late: set[str] = set()
+        """Paths of what only backward passes have changed."""
         self.moved: Sequence[MovedHook] = ()
         """Hooks that ``forward`` registered and removed."""
         self._hook_changes: list[Change] = []
@@ -226,11 +246,12 @@ class TraceState:
             nonlocal hooks, draws
             if self._draws is not None:
                 self._draws.put_back()
-            self.before, draws, hooks = Snapshot(module), Generators(), HookSnapshot(module)
+            self.before, draws, hooks = self._snapshot(), Generators(), HookSnapshot(module)
 
         def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
             assert self.before is not None
-            self.after = Snapshot(module)
+            self.after = self._snapshot()
+            self.made = self.assigned()
             self.moved, self._hook_changes = hooks.moved(), hooks.changes()
             hooks.put_back()
             self.before.put_back(outside=self._is_later)
@@ -238,7 +259,7 @@ class TraceState:
             self.drew = " and ".join(draws.changed(self.draws))
             if self._observes:
                 result = asked(result)
-            return (result, self.assigned()) if self._returns_assigned else result
+            return (result, self.made) if self._returns_assigned else result
 
         first = self._model.register_forward_pre_hook(enter, prepend=True)
         last = self._model.register_forward_hook(leave)
@@ -259,18 +280,27 @@ class TraceState:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """While active, the state is that which ``forward`` has left, as for its gradients."""
+        """While active, the state is that which ``forward`` has left, as for its gradients.
+
+        Backward passes are a part of the call: what they change is there in the next one.
+        """
         if self.before is None or self.after is None:
             yield
             return
         self.after.put_back(outside=self._is_later)
         try:
             yield
+            early, self.after = self.after, self._snapshot()
+            late = {change.path for change in early.changes(self.after)}
+            self.late = late.difference(c.path for c in self.before.changes(early))
         finally:
             self.before.put_back(outside=self._is_later)
 
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._model, self._hooks)
+
     def assigned(self) -> list[torch.Tensor]:
-        """Tensors that ``forward`` has made and left in the state."""
+        """Tensors that a call has made and left in the state."""
         if self.before is None or self.after is None:
             return []
         return [t for key, t in self.after.tensors.items() if key not in self.before.tensors]
@@ -299,7 +329,8 @@ class TraceState:
         """What ``forward`` has changed."""
         if self.before is None or self.after is None:
             return []
-        return [*self.before.changes(self.after), *self._hook_changes]
+        exchanged = [entry.change() for entry, _ in self.exchanged]
+        return [*self.before.changes(self.after), *self._hook_changes, *exchanged]
 
 
 class DrawnNumbers(TraceError):
@@ -329,14 +360,20 @@ class MutatedConstant(TraceError):
     def __init__(self, model: torch.nn.Module, name: str) -> None:
         self.name = name
         path, _, attribute = name.rpartition(".")
-        owners = [type(m) for p, m in model.named_modules() if p == path]
+        owner = dict(model.named_modules()).get(path)
+        # Torch has names of its own for tensors that modules do not have as attributes.
+        is_named = hasattr(owner, attribute)
+        owners = [type(owner)] if is_named else []
         lines = (assigned_line(owner, attribute) for owner in owners)
         super().__init__(
             where=next(filter(None, lines), f"model {type(model).__name__}"),
             reason=f"forward() writes into {name}, a tensor that is a plain attribute and thus a "
-            "constant of the graph",
+            "constant of the graph"
+            if is_named
+            else "forward() writes into a tensor that is neither a parameter nor a buffer, and "
+            "thus a constant of the graph",
             hint="Register it as a buffer: "
-            f"self.register_buffer({attribute!r}, ..., persistent=False).",
+            f"self.register_buffer({attribute if is_named else 'name'!r}, ..., persistent=False).",
         )
 
 

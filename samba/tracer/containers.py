@@ -9,8 +9,10 @@ import operator
 import random
 import types
 import warnings
+from array import array
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +33,9 @@ COLLECTIONS = (OrderedDict, dict, list, deque, set)
 DRAWING = (random.Random, np.random.Generator, np.random.RandomState, itertools.count)
 """Objects that give another value at each call."""
 
+ARRAYS = (array, bytearray)
+"""Python's own lists of numbers."""
+
 CACHED = type(functools.lru_cache(maxsize=1)(repr))
 """The class of functions that keep their results: they can be read and cleared, not put back."""
 
@@ -41,7 +46,7 @@ _MISSING = object()
 _READ_BY = ("__iter__", "__len__", "__getitem__", "__setitem__", "__delitem__", "keys", "items")
 
 _MOST_BYTES = 1 << 20
-"""Largest array of NumPy whose contents are taken."""
+"""Largest array whose contents are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,7 @@ class Change:
         old, new: What was there and is now: None where that is more than one value.
         draws: Whether it is a generator of random numbers that has drawn.
         caches: Whether it is a function that has kept more results.
+        held: Whether it is a parameter or a buffer that is another one.
     """
 
     path: str
@@ -69,6 +75,7 @@ class Change:
     new: Any = None
     draws: bool = False
     caches: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +135,13 @@ class Contents:
         if isinstance(container, CACHED):
             words = ("the results that it keeps", "others")
             return [] if len(old) == len(new) else [self._whole(*words, caches=True)]
-        if isinstance(container, np.ndarray):
-            nan = container.dtype.kind in "fc"
-            same = np.array_equal(old["state"], new["state"], equal_nan=nan)
+        if isinstance(container, (np.ndarray, *ARRAYS)):
+            before, after = old["state"], new["state"]
+            if isinstance(container, np.ndarray):
+                nan = container.dtype.kind in "fc"
+                same = np.array_equal(before, after, equal_nan=nan)
+            else:
+                same = before == after
             return [] if same else [self._whole("an array", "another one")]
         if isinstance(container, (list, set, deque)):
             pairs = enumerate(zip(old.values(), new.values(), strict=False))
@@ -188,6 +199,11 @@ class Contents:
                 container.cache_clear()  # no other call can use a tensor of a trace
         elif isinstance(container, np.ndarray):
             container[...] = entries["state"]
+        elif isinstance(container, ARRAYS):
+            container[:] = array(getattr(container, "typecode", "B"), entries["state"])
+        elif isinstance(container, ContextVar):
+            if entries["value"] is not _MISSING:
+                container.set(entries["value"])
         elif isinstance(container, types.FunctionType):
             _set_defaults(container, entries)
         elif isinstance(container, type):
@@ -231,8 +247,8 @@ def entries_of(value: Any) -> dict[Any, Any] | None:
     """The entries of a container that is not a namespace.
 
     Args:
-        value: A collection, a generator, an iterator, an array of NumPy, or a function: its
-            defaults, or the results that it keeps.
+        value: A collection, a generator, an iterator, an array, a context variable, or a
+            function: its defaults, or the results that it keeps.
 
     Returns:
         The entries by key; None if reading them may run code of a class, or takes much memory.
@@ -244,6 +260,10 @@ def entries_of(value: Any) -> dict[Any, Any] | None:
     if isinstance(value, np.ndarray):
         is_state = value.flags.writeable and not value.dtype.hasobject
         return {"state": value.copy()} if is_state and value.nbytes <= _MOST_BYTES else None
+    if isinstance(value, ARRAYS):
+        return {"state": bytes(value)} if memoryview(value).nbytes <= _MOST_BYTES else None
+    if isinstance(value, ContextVar):
+        return {"value": value.get(_MISSING)}
     if isinstance(value, CACHED):
         return dict(enumerate(_cached_results(value)))
     if isinstance(value, types.FunctionType):
@@ -287,6 +307,8 @@ def _is_plain_collection(value: Any) -> bool:
 
 def _drawing_state(value: Any) -> Any:
     """What a generator will give next."""
+    if isinstance(value, random.SystemRandom):
+        return None  # it has none
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
@@ -296,6 +318,8 @@ def _drawing_state(value: Any) -> Any:
 
 def _set_drawing_state(value: Any, state: Any) -> None:
     """Let a generator go on from a state; a count cannot go back."""
+    if state is None:
+        return
     if isinstance(value, random.Random):
         value.setstate(state)
     elif isinstance(value, np.random.Generator):

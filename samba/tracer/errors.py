@@ -52,11 +52,11 @@ class InPlaceWithoutGradient(TraceError):
         self.lines = tuple(lines)
         super().__init__(
             where=", ".join(self.lines),
-            reason="a tensor that has a gradient is changed in place under torch.no_grad(), or "
-            "through detach() or .data; torch then uses the gradient of the old values, which a "
-            "functional graph cannot.",
-            hint="Make a new tensor, such as x + (changed - x).detach(); change a parameter in the "
-            "script, between runs.",
+            reason="a tensor that has a gradient, or may have one, is changed in place under "
+            "torch.no_grad(), or through detach() or .data; torch then uses the gradient of the "
+            "old values, which a functional graph cannot.",
+            hint="Make a new tensor, such as x + (changed - x).detach(); change a buffer itself, "
+            "buffer.add_(values), and a parameter in the script, between runs.",
         )
 
 
@@ -107,8 +107,9 @@ class OverwrittenValue(TraceError, RuntimeError):
         super().__init__(
             where=", ".join(self.lines),
             reason=reason,
-            hint="loss.backward() raises this in torch, too: compute with a copy (x.clone()), or "
-            "make a new tensor instead of changing this one.",
+            hint="loss.backward() raises this in torch, too (behind a change through .data it "
+            "computes with the changed values): compute with a copy (x.clone()), or make a new "
+            "tensor instead of changing this one.",
         )
 
 

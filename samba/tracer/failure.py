@@ -13,6 +13,7 @@ import torch
 
 from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
+from samba.tracer.assigned_state import put_back
 from samba.tracer.changed_state import MutatedConstant
 from samba.tracer.errors import (
     DEPENDS_ON_DATA,
@@ -274,7 +275,7 @@ def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None
         (t, t.detach().clone()) for t in snapshot.tensors.values() if getattr(t, "_has_data", True)
     ]
     try:
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        with put_back(model), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # they have been shown
             # The stand-ins are unwritten memory, which is not a valid index for an embedding.
             args, kwargs = given.call_with(

@@ -30,6 +30,7 @@ from samba.tracer.grad_mode import detach_ungraded, renorms_as_values
 from samba.tracer.in_place import (
     Rule,
     refuse_overwritten,
+    refuse_returned_inputs,
     refuse_shared,
     replace_writes,
     rule_of,
@@ -100,6 +101,7 @@ def _exact(program: ExportedProgram, prepared: Prepared, name: str) -> ExportedP
         refuse_overwritten(program, *prepared.recorder.taken_history())
         detach_ungraded(program, name)
     refuse_shared(program.graph, name)
+    refuse_returned_inputs(program.graph, name)
     refuse_overlapping(program.graph, name)
     name_elements(program, name)
     looks.viewed = viewed_inputs(program)

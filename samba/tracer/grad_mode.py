@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,7 +22,14 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, GraphModule, Node
 
 from samba.tracer.errors import InPlaceWithoutGradient
-from samba.tracer.nodes import argument, changes_in_place, owner_of, places_of, shown_by
+from samba.tracer.nodes import (
+    argument,
+    call_like,
+    changes_in_place,
+    owner_of,
+    places_of,
+    shown_by,
+)
 from samba.tracer.torch_internals import (
     arguments_of,
     is_mutable,
@@ -54,10 +61,11 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
     """
     graph = program.graph
     regions = [node for node in graph.nodes if node.target is _REGION]
+    kinds = _kinds_of_inputs(program)
     if not regions:
         renorms_as_values(program, model, inference=False)
         if _detach_all(graph):
-            _copy_changed(graph, model)
+            _copy_changed(graph, kinds, model)
         return
     parameters = set(program.graph_signature.inputs_to_parameters)
     ungraded: set[Node] = set()
@@ -72,7 +80,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
         for node in [n for n in graph.nodes if n in ungraded]:
             _detach(node, ungraded)
         if _detach_all(graph):
-            _copy_changed(graph, model)
+            _copy_changed(graph, kinds, model)
     program.graph_module.recompile()
 
 
@@ -161,13 +169,23 @@ def _refuse_changes(graph: Graph, ungraded: set[Node], parameters: set[str], mod
     _refuse(refused, model)
 
 
-def _copy_changed(graph: Graph, model: str) -> None:
-    """Copy detached tensors that are changed in place, unless what they show is read again."""
+def _kinds_of_inputs(program: ExportedProgram) -> dict[str, InputKind]:
+    return {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
+
+
+def _copy_changed(graph: Graph, kinds: Mapping[str, InputKind], model: str) -> None:
+    """Copy detached tensors that are changed in place, unless what they show is read again.
+
+    Those of a buffer are the buffer, which has no gradient; a parameter is left to the script.
+    """
     changes: dict[Node, list[Node]] = {}
+    itself: set[Node] = set()
     for node, changed in changes_in_place(graph):
         origin = owner_of(changed, _DETACH)
         if origin.target is _DETACH:
             changes.setdefault(origin, []).append(node)
+        else:
+            itself.add(origin)
     if not changes:
         return
     place = places_of(graph)
@@ -178,7 +196,15 @@ def _copy_changed(graph: Graph, model: str) -> None:
         if not isinstance(base, Node) or not _floats(base):
             continue
         owner, first = owner_of(base, _DETACH), min(writers, key=place.__getitem__)
-        if any(
+        held = owner_of(base)
+        kind = kinds.get(held.name) if held.op == "placeholder" else None
+        if kind not in (None, InputKind.USER_INPUT):
+            is_plain = kind is not InputKind.PARAMETER and held not in itself
+            if is_plain and _is_only_written(detached, writers):
+                _write_itself(detached, base, writers)
+            else:
+                refused.append(first)
+        elif any(
             owner_of(source, _DETACH) is owner
             for node in graph.nodes
             if place[node] > place[first] and node.target is not _DETACH
@@ -193,6 +219,28 @@ def _copy_changed(graph: Graph, model: str) -> None:
             copy = graph.call_function(torch.ops.aten.clone.default, (detached,))
         copy.meta = {**detached.meta, "val": detached.meta["val"].clone()}
         detached.replace_all_uses_with(copy, delete_user_cb=lambda user, own=copy: user is not own)
+
+
+def _is_only_written(shown: Node, writers: Sequence[Node]) -> bool:
+    """Whether a detached tensor, its views and changed forms are only changed, and not read."""
+    return all(
+        _is_only_written(user, writers)
+        if shown_by(user) is shown
+        else user in writers or not (user.users or user.op == "output")
+        for user in shown.users
+    )
+
+
+def _write_itself(detached: Node, base: Node, writers: Sequence[Node]) -> None:
+    """Change a tensor itself in the place of a detached one, with values that have no gradient."""
+    for writer in writers:
+        for source in writer.all_input_nodes:
+            if _floats(source) and owner_of(source, _DETACH) is not detached:
+                with writer.graph.inserting_before(writer):
+                    values = call_like(writer, _DETACH, source)
+                writer.replace_input_with(source, values)
+    detached.replace_all_uses_with(base)
+    detached.graph.erase_node(detached)
 
 
 def _refuse(nodes: Iterable[Node], model: str, why: str = "") -> None:
@@ -243,7 +291,7 @@ def renorms_as_values(program: ExportedProgram, model: str, *, inference: bool) 
             does in torch, which raises then; or a view of it is read again.
     """
     graph = program.graph
-    kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
+    kinds = _kinds_of_inputs(program)
     changes = [node for node in graph.nodes if node.target is _RENORM_IN_PLACE]
     origin: dict[Node, Node] = {}
     """Of a shorter table, the input of the graph that it is the value of."""

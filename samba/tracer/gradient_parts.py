@@ -23,7 +23,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from emulator.op_facts.table import op_facts
-from samba.tracer.backward_passes import GradientRecord
+from samba.tracer.backward_passes import GradientRecord, changes_state
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.errors import GradientError
 from samba.tracer.marker_ops import CHECK, COTANGENT, MARKER
@@ -130,13 +130,7 @@ def _refuse_state(forward: AbstractSet[Node], records: Mapping[int, GradientReco
     for node in forward:
         if str(node.target) == COTANGENT:
             record = records[node.args[1]]  # pyright: ignore[reportArgumentType]  # an int
-            raise GradientError(
-                where=record.source,
-                reason=f"{record.name} changes a buffer",
-                hint="State can only change in forward(). Return the gradient, and keep "
-                "statistics of gradients outside of the model.",
-                deviation="backward-changes-state",
-            )
+            raise changes_state(record.source, f"{record.name} changes a buffer")
 
 
 def _origins(graph: Graph) -> dict[Node, frozenset[int]]:

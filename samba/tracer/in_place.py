@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -25,7 +25,8 @@ from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, Tens
 from torch.fx import Graph, Node
 
 from samba.tracer.backward_passes import functions_behind
-from samba.tracer.errors import DroppedItself, OverwrittenValue, StateGradient
+from samba.tracer.errors import DroppedItself, GradientError, OverwrittenValue, StateGradient
+from samba.tracer.marker_ops import MARKER
 from samba.tracer.nodes import (
     argument,
     call_like,
@@ -363,6 +364,32 @@ def refuse_shared(graph: Graph, model: str) -> None:
             if owner.op == "placeholder" or last_read.get(owner, 0) > place[change]:
                 where = node_line(change, f"module {model}")
                 raise DroppedItself(where=where, operation=str(change.target))
+
+
+def refuse_returned_inputs(graph: Graph, model: str) -> None:
+    """Refuse a change of what an autograd function or a backward hook has passed on, as torch does.
+
+    Args:
+        graph: As ``torch.export.export`` gives it, all in one graph.
+        model: Name of the model, for errors.
+
+    Raises:
+        GradientError: If a result of one is its input, or a view of it, and is changed in place.
+    """
+    for change, changed in changes_in_place(graph):
+        part = owner_of(changed)
+        marker = part.args[0] if part.target is operator.getitem else None
+        if not isinstance(marker, Node) or str(marker.target) != MARKER:
+            continue
+        results, inputs, _ = cast("tuple[list[Node], list[Node], int]", marker.args)
+        if _memory_of(results[cast(int, part.args[1])]) in map(_memory_of, inputs):
+            raise GradientError(
+                where=node_line(change, f"module {model}"),
+                reason=f"{change.target} changes what an autograd function or a backward hook has "
+                "passed on, which is its input or a view of it. Torch raises this, too",
+                hint="Change a copy of it (t.clone()), or make a new tensor.",
+                deviation="function-in-place",
+            )
 
 
 def _dropped_at_zero(graph: Graph) -> Iterator[tuple[Node, Node]]:

@@ -13,6 +13,7 @@ import itertools
 import operator
 import sys
 import types
+from array import array
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -193,7 +194,8 @@ def _computed(function: Callable[..., Any], *operands: Any) -> Any:
 def _observe(value: Any, roots: frozenset[Place], watch: Watch) -> Observed:
     if isinstance(value, itertools.count):
         return _Counted(value, roots, watch)
-    kind = ObservedContainer if isinstance(value, (list, deque, dict, set)) else Observed
+    held = isinstance(value, (list, deque, dict, set, array, bytearray))
+    kind = ObservedContainer if held else Observed
     return kind(value, roots, watch)
 
 

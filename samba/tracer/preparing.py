@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from samba.support.deviations import Deviations, tell
+from samba.support.deviations import Deviations, deviations_of, tell
 from samba.support.naming import root_name
 from samba.tensor.labels import keep_names
-from samba.tracer.assigned_state import AssignedState
+from samba.tracer.assigned_state import AssignedState, behind_forward
 from samba.tracer.backward_passes import watched_hooks
 from samba.tracer.changed_state import TraceState
 from samba.tracer.custom_gradients import GradientRecorder
@@ -42,13 +42,15 @@ from samba.tracer.torch_internals import (
     tree_flatten_with_path,
     tree_unflatten,
 )
-from samba.tracer.torch_patches import quiet_exporter, replaced, unchecked_distributions
+from samba.tracer.torch_patches import (
+    quiet_exporter,
+    replaced,
+    unchecked_distributions,
+    unscripted_functions,
+)
 from samba.tracer.user_code import at_users_line, is_asked_by_torch
 
 __all__ = ["Prepared", "as_traced", "plain_tensors", "prepare", "quiet", "refuse_scripted"]
-
-_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
-"""What was told of a model: a compile and the load that follows it trace it twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +109,9 @@ def prepare(
     for path, buffer in model.named_buffers():
         if not inference and buffer.grad_fn is not None:
             raise history_error(f"model {root_name(model)}, {path}")
-    deviations, loops = _told.setdefault(model, Deviations()), HitLoops(model)
+    deviations, loops = deviations_of(model), HitLoops(model)
     seeds = SeedWatch(state.generators())
-    recorder = GradientRecorder(model, deviations, state.left)
+    recorder = GradientRecorder(model, deviations, partial(behind_forward, model, state))
     branches = CheckedBranches(model, recorder, loops)
     assigned = AssignedState(model, branches.known, state)
     functions = TracedFunctions(
@@ -214,9 +216,11 @@ def as_traced(model: torch.nn.Module, state: TraceState, *, inference: bool) -> 
         stack.enter_context(shown_types(model))
         # Each call of the model begins in the same state of its Python code.
         stack.enter_context(state.kept())
-        # The exporter takes torch's own tensors, and distributions whose checks read no values.
+        # The exporter takes torch's own tensors, distributions whose checks read no values, and
+        # functions of Python.
         stack.enter_context(plain_tensors(model))
         stack.enter_context(unchecked_distributions())
+        stack.enter_context(unscripted_functions())
         # Results in forms that the exporter does not know, and modules that it cannot take.
         handle = model.register_forward_hook(lambda _, args, result: _plain_result(result))
         stack.callback(handle.remove)
@@ -290,6 +294,8 @@ def plain_tensors(model: torch.nn.Module) -> Iterator[None]:
                 elif parameter is not None and type(parameter) is not torch.nn.Parameter:
                     classes.append((parameter, type(parameter)))
                     parameter.__class__ = torch.nn.Parameter
+        # A list may have parameters of any module, which are themselves there, too.
+        for module in model.modules():
             for holder in (buffers_of(module), module.__dict__):
                 for key, value in list(holder.items()):
                     plain = _plain(value)
@@ -336,7 +342,9 @@ def _plain(value: Any) -> Any:
         keep_names(value, plain)
         return show_names(plain) if hasattr(value, "sn_name") else plain
     if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
-        return type(value)(_plain(v) for v in value)
+        plain = [_plain(v) for v in value]
+        same = all(new is old for new, old in zip(plain, value, strict=True))
+        return value if same else type(value)(plain)  # a list may be held elsewhere, too
     return value
 
 

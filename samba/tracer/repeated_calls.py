@@ -1,21 +1,22 @@
 """Whether each call of ``forward`` computes what the first one does, as a graph in its place would.
 
 A graph is traced from the state before the first call. If ``forward`` has changed a plain
-attribute, a list, a global variable, or has registered a hook, the model is traced again from the
-state after it, and from the one after that. Another graph is refused. That all later calls give the
-same one is certain once a call leaves the state that it has found, or one that an earlier call has
-found: from there on everything repeats itself. What no call reads does not count: counters and logs
-are observed (:mod:`samba.tracer.observed`) while the model is traced. So a counter that is only
-counted costs a second trace and nothing else, and one that decides every k-th call is refused,
+attribute, a list, a global variable, has registered a hook, or a buffer that a program cannot
+write, the model is traced again from the state after it, and from the one after that. What backward
+passes of the model's own change counts, too. Another graph is refused. That all later calls give
+the same one is certain once a call leaves the state that it has found, or one that an earlier call
+has found: from there on everything repeats itself. What no call reads does not count: counters and
+logs are observed (:mod:`samba.tracer.observed`) while the model is traced. So a counter that is
+only counted costs a second trace and nothing else, and one that decides every k-th call is refused,
 however large k is.
 """
 
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from pef_schema import first_difference
 from pef_schema.errors import SambaError
 from pef_schema.printable import some_of
 from pef_schema.program import Role
-from samba.support.deviations import Deviations
+from samba.support.deviations import deviations_of
 from samba.support.tracing import tracing_again
-from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, MovedHook, TraceState
+from samba.tracer.assigned_state import put_back
+from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, TraceState
 from samba.tracer.containers import WHOLE, Change
 from samba.tracer.observed import Place, Watch, concrete, roots_of
 from samba.tracer.reference import constant_values, without_constant_parts
@@ -49,13 +51,13 @@ class _Call:
         unread: The places where it would have left the same, and computed the same, whatever was
             there of that kind.
         leaked: Whether it has put what it found there elsewhere as well.
-        moves_hooks: Whether it leaves other hooks.
+        moves: Whether it leaves other hooks, parameters or buffers.
     """
 
     start: Snapshot
     unread: frozenset[Place]
     leaked: bool
-    moves_hooks: bool
+    moves: bool
 
 
 def follow_calls(
@@ -96,6 +98,8 @@ class _Repeated:
         self._changed: dict[str, Change] = {}
         self._read: dict[Place, str] = {}
         self._drew = ""
+        self._late: set[str] = set()
+        """Paths of what only backward passes change."""
         self._constants: set[int] = set()
         """Identities of tensors that a call has made and left, and that are the same in each."""
 
@@ -107,28 +111,42 @@ class _Repeated:
         """
         assert state.before is not None
         self._note(state, state.before, unread=frozenset())
-        moved = list(state.moved)
+        moved, exchanged = list(state.moved), list(state.exchanged)
         explored, unread = False, frozenset[Place]()
         for _ in range(1, _MOST_CALLS):
             start = self._real(state)
-            draws = state.draws if state.drew else None
-            before = state
-            state, unread, watch = self._again(start, before.changes(), moved, draws)
+            changes = state.changes()
+            make = partial(
+                TraceState,
+                self._model,
+                moved=tuple(moved),
+                exchanged=tuple(exchanged),
+                draws=state.draws if state.drew else None,
+            )
+            state, unread, watch = self._again(start, changes, make)
             self._note(state, start, unread=unread)
             assert state.after is not None
             if self._is_settled(state.after.unobserved()):
                 return
-            if watch is not None and 0 < len(watch.outcomes) <= _MOST_COMPARED and not explored:
+            outcomes = () if watch is None or watch.read else watch.outcomes
+            if 0 < len(outcomes) <= _MOST_COMPARED and not explored:
                 explored = True
-                if self._is_free(start, before.changes(), moved, draws, watch):
+                if self._is_free(start, changes, make):
                     return
             moved += state.moved
+            exchanged += state.exchanged
         raise self._unsettled(state, unread)
 
     def tell(self) -> None:
         """Say once what a run on the device leaves out, although it computes what torch does."""
-        name, deviations = type(self._model).__name__, _told.setdefault(self._model, Deviations())
-        changed = [p for p, c in self._changed.items() if not c.draws and not c.caches]
+        name, deviations = type(self._model).__name__, deviations_of(self._model)
+        # A hook that only watches is named as one.
+        hooked = self._late if deviations.has_told("watching-hook") else ()
+        changed = [
+            path
+            for path, change in self._changed.items()
+            if not (change.draws or change.caches or change.held or path in hooked)
+        ]
         drawing = [path for path, change in self._changed.items() if change.draws]
         if changed:
             deviations.tell(
@@ -155,27 +173,31 @@ class _Repeated:
 
     # -- one call -------------------------------------------------------------
 
+    def _run(self, state: TraceState) -> Traced:
+        """Trace a call with the parameters and buffers that calls before it have left."""
+        with put_back(self._model, state.exchanged_before):
+            return self._trace(state)
+
     def _again(
         self,
         start: Snapshot,
         changes: Sequence[Change],
-        moved: Sequence[MovedHook],
-        draws: Any,
+        make: Callable[..., TraceState],
     ) -> tuple[TraceState, frozenset[Place], Watch | None]:
         """Trace a call in a state, in which what the call before has changed is observed."""
         watch = Watch()
         observing, places = start.observing(changes, watch)
-        state = TraceState(self._model, observing, moved, draws, observes=True)
+        state = make(observing, observes=True)
         try:
-            again = self._trace(state)
+            again = self._run(state)
             watch.ended = True
         except SambaError:
             watch.ended = True
             # Perhaps only because torch refuses what stands there for a value.
             watch = None
-            state = TraceState(self._model, start, moved, draws)
+            state = make(start)
             try:
-                again = self._trace(state)
+                again = self._run(state)
             except SambaError as error:
                 changed = list(self._changed.values())
                 reason = f"Then it cannot be traced: {error}"
@@ -197,21 +219,17 @@ class _Repeated:
         self,
         start: Snapshot,
         changes: Sequence[Change],
-        moved: Sequence[MovedHook],
-        draws: Any,
-        watch: Watch,
+        make: Callable[..., TraceState],
     ) -> bool:
         """Whether a call gives the same graph whatever its comparisons of observed values say."""
-        if watch.read:
-            return False
         open_ones: list[tuple[bool, ...]] = [()]
         while open_ones:
             forced = open_ones.pop()
             watch = Watch(forced=forced)
             observing, places = start.observing(changes, watch)
-            state = TraceState(self._model, observing, moved, draws, observes=True)
+            state = make(observing, observes=True)
             try:
-                again = self._trace(state)
+                again = self._run(state)
             except SambaError:
                 return False  # perhaps of a case that never comes
             finally:
@@ -240,12 +258,13 @@ class _Repeated:
                     roots_of(change.new) & unread and not _covers(unread, change)
                     for change in state.changes()
                 ),
-                moves_hooks=bool(state.moved),
+                moves=bool(state.moved or state.exchanged),
             )
         )
 
     def _note_changes(self, state: TraceState) -> None:
         self._drew = self._drew or state.drew
+        self._late |= state.late
         for change in state.changes():
             self._changed.setdefault(change.path, change)
 
@@ -253,7 +272,7 @@ class _Repeated:
         """Whether the last call leaves what an earlier one has found, except what none reads."""
         unread: frozenset[Place] | None = None
         for call in reversed(self._calls):
-            if call.leaked or call.moves_hooks:
+            if call.leaked or call.moves:
                 return False
             unread = call.unread if unread is None else unread & call.unread
             if all(change.draws or _covers(unread, change) for change in call.start.changes(end)):
@@ -292,34 +311,27 @@ class _Repeated:
         another graph.
         """
         assert state.before is not None and state.after is not None
-        after, assigned = state.after.unobserved(), state.assigned()
-        if not assigned:
+        after, made = state.after.unobserved(), state.made
+        real = {id(each): _some_number(each) for each in state.assigned()}
+        if not real:
             return after
-        contents: list[torch.Tensor | None] = [None] * len(assigned)
+        known: dict[int, torch.Tensor] = {}
         try:
             before = state.before.unobserved()
-            whole = self._trace(
-                TraceState(self._model, before, state.moved_before, returns_assigned=True)
+            moved, exchanged = state.moved_before, state.exchanged_before
+            whole = self._run(
+                TraceState(self._model, before, moved, exchanged, returns_assigned=True)
             )
-            known = constant_values(whole)
-            values = [output.value for output in whole.outputs[-len(assigned) :]]
-            contents = [known.get(value) for value in values]
+            values = constant_values(whole)
+            results = whole.outputs[len(whole.outputs) - len(made) :]
+            for each, output in zip(made, results, strict=True):
+                if output.value in values:
+                    known[id(each)] = values[output.value]
         except SambaError:
             pass  # then all of them count as computed from data
-        self._constants |= {
-            id(each)
-            for each, content in zip(assigned, contents, strict=True)
-            if content is not None
-        }
-        real = {
-            id(each): _some_number(each) if content is None else content
-            for each, content in zip(assigned, contents, strict=True)
-        }
+        self._constants |= known.keys()
+        real |= known
         return after.with_tensors(lambda tensor: real.get(id(tensor), tensor))
-
-
-_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
-"""What was said of each model: it may be traced several times."""
 
 
 def _some_number(tensor: torch.Tensor) -> torch.Tensor:

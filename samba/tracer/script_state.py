@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import types
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from samba.tracer.containers import COLLECTIONS, DRAWING, PLAIN
+from samba.tracer.containers import ARRAYS, COLLECTIONS, DRAWING, PLAIN
 from samba.tracer.observed import concrete
 from samba.tracer.shown_tensors import ShownType
 from samba.tracer.user_code import is_script_file
@@ -78,18 +79,38 @@ def _is_script(module: types.ModuleType) -> bool:
     return is_script_file(file)
 
 
+def is_script(function: types.FunctionType) -> bool:
+    """Whether a function is written in a user's file, or typed in."""
+    is_typed = function.__code__.co_filename.startswith("<")
+    if is_typed and function.__globals__.get("__name__") == "__main__":
+        return True
+    return is_script_file(function.__code__.co_filename)
+
+
+def functions_of(value: Any) -> Iterator[Any]:
+    """What an entry of the body of a class calls, and the entry itself."""
+    yield value
+    match value:
+        case staticmethod() | classmethod():
+            yield value.__func__
+        case property():
+            yield from (value.fget, value.fset)
+        case functools.cached_property():
+            yield value.func
+        case _:
+            pass
+
+
 def is_held_by_class(value: Any) -> bool:
     """Whether an entry of the body of a class may be state, and not what defines the class."""
-    kinds = (*PLAIN, *COLLECTIONS, *DRAWING, np.ndarray, torch.Tensor, types.SimpleNamespace)
-    return isinstance(value, kinds) or is_of_user(type(value))
+    kinds = (*PLAIN, *COLLECTIONS, *DRAWING, *ARRAYS, np.ndarray, torch.Tensor)
+    return isinstance(value, (*kinds, types.SimpleNamespace)) or is_of_user(type(value))
 
 
 def _is_no_state(value: Any) -> bool:
-    return (
-        isinstance(value, types.ModuleType)
-        or isinstance(getattr(value, "__self__", None), types.ModuleType)
-        or value is ShownType
-    )
+    if isinstance(value, types.BuiltinFunctionType):
+        return isinstance(value.__self__, types.ModuleType)
+    return isinstance(value, types.ModuleType) or value is ShownType
 
 
 def is_of_user(kind: type) -> bool:

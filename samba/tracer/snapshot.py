@@ -12,7 +12,8 @@ import itertools
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ import torch
 
 from samba.tracer.backward_passes import WatchedHook
 from samba.tracer.containers import (
+    ARRAYS,
     CACHED,
     COLLECTIONS,
     DRAWING,
@@ -34,7 +36,14 @@ from samba.tracer.containers import (
     slots_of,
 )
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
-from samba.tracer.script_state import global_state, is_held_by_class, is_of_user, names_in
+from samba.tracer.script_state import (
+    functions_of,
+    global_state,
+    is_held_by_class,
+    is_of_user,
+    is_script,
+    names_in,
+)
 from samba.tracer.torch_internals import (
     buffers_of,
     global_hooks,
@@ -42,18 +51,26 @@ from samba.tracer.torch_internals import (
     modules_of,
     parameters_of,
 )
-from samba.tracer.user_code import is_script_file
 
 V = TypeVar("V")
 
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""
 
+_READ = (*DRAWING, *COLLECTIONS, *ARRAYS, np.ndarray, ContextVar)
+"""What has entries that are looked at."""
+
+_OBSERVED = (*COLLECTIONS, *ARRAYS, itertools.count)
+"""What notes that it is read."""
+
 _TRACED = "_call_impl"
 """What a module has while it is traced, for its gradients."""
 
 _MODE = "training"
 """Of the attributes that every module has, the one that ``forward`` itself may change."""
+
+_LONG = 300
+"""Characters of a path; the rest of a longer one is left out."""
 
 _MOST = 20_000
 """Containers that are looked into, and entries of one of them: what is beyond is left out."""
@@ -64,6 +81,7 @@ class Snapshot:
 
     Args:
         model: The model.
+        hooks: The hooks of its parameters, which have others while it is traced.
 
     Example:
         >>> class Counter(torch.nn.Module):
@@ -78,8 +96,9 @@ class Snapshot:
         0
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module, hooks: Sequence[Callable[..., Any]] = ()) -> None:
         self._contents: list[Contents] = []
+        self._waiting: deque[tuple[str, str, Any, Any, bool]] = deque()
         self._namespaces: dict[int, Contents] = {}
         self._seen: set[int] = set(_OF_THE_PROCESS)
         self._code: set[int] = set()
@@ -87,12 +106,17 @@ class Snapshot:
         """Tensors in it by identity."""
         self._outside = False
         modules = [(f"{path}." if path else "", module) for path, module in model.named_modules()]
+        self._seen.update(id(module) for _, module in modules)
         for prefix, module in modules:
-            self._seen.add(id(module))
             self._walk_module(prefix, module)
         for prefix, module in modules:
             self._walk_class(prefix, type(module))
-        self._walk_hooks("", type(model), global_hooks())
+        own = {"gradient hook": dict(enumerate(hooks))}
+        self._walk_hooks("", type(model), {**global_hooks(), **own})
+        while self._waiting:  # no recursion: a chain of objects may be longer than Python's stack
+            *where, self._outside = self._waiting.popleft()
+            self._walk(*where)
+        self._outside = False
 
     def changes(self, later: Snapshot, *, only_outside: bool = False) -> list[Change]:
         """Entries that are others in a later state of the same model.
@@ -201,7 +225,7 @@ class Snapshot:
         containers: dict[int, Any] = {}
         for contents in self._contents:
             place = contents.place_of(WHOLE)
-            if place in places and isinstance(contents.container, (*COLLECTIONS, itertools.count)):
+            if place in places and isinstance(contents.container, _OBSERVED):
                 containers[place[0]] = observed(contents.container, place, watch)
 
         def within(value: Any) -> Any:
@@ -230,7 +254,8 @@ class Snapshot:
             replace(
                 c,
                 entries={concrete(key): concrete(value) for key, value in c.entries.items()}
-                if isinstance(c.container, (set, *DRAWING, np.ndarray)) or is_iterator(c.container)
+                if isinstance(c.container, (set, *DRAWING, *ARRAYS, np.ndarray))
+                or is_iterator(c.container)
                 else {key: of(c.place_of(key), value) for key, value in c.entries.items()},
             )
             for c in self._contents
@@ -294,8 +319,10 @@ class Snapshot:
         else:
             entries = {k: v for k, v in entries.items() if k not in contents.entries}
             contents.entries.update(entries)
-        for key, value in list(entries.items()) if looks_into else ():
-            self._walk(*contents.named(key), owner, value)
+        for key, value in entries.items() if looks_into else ():
+            where, attribute = contents.named(key)
+            where = where if len(where) < _LONG else f"{where[: _LONG // 2]}..."
+            self._waiting.append((where, attribute, owner, value, self._outside))
 
     def _walk(self, path: str, attribute: str, owner: Any, value: Any) -> None:
         value = concrete(value)
@@ -306,16 +333,16 @@ class Snapshot:
             return
         if isinstance(value, tuple):
             for index, item in enumerate(value):
-                self._walk(f"{path}[{index}]", attribute, owner, item)
+                self._waiting.append((f"{path}[{index}]", attribute, owner, item, self._outside))
             return
         if isinstance(value, types.FunctionType):
             self._walk_function(value)
             return
         self._seen.add(id(value))
-        if isinstance(value, (*DRAWING, *COLLECTIONS, np.ndarray)) or is_iterator(value):
+        if isinstance(value, _READ) or is_iterator(value):
             entries = entries_of(value)
             if entries is not None:
-                looks_into = isinstance(value, COLLECTIONS)
+                looks_into = isinstance(value, (*COLLECTIONS, ContextVar))
                 self._take(path, owner, attribute, value, entries, looks_into=looks_into)
         elif isinstance(value, CACHED):
             self._walk_cached(path, attribute, owner, value)
@@ -329,9 +356,7 @@ class Snapshot:
     def _walk_cached(self, path: str, attribute: str, owner: Any, value: Any) -> None:
         """What a function of the user's calls, and the results that it keeps."""
         function = value.__wrapped__
-        if isinstance(function, types.FunctionType) and is_script_file(
-            function.__code__.co_filename
-        ):
+        if isinstance(function, types.FunctionType) and is_script(function):
             self._walk_function(function)
             outer, self._outside = self._outside, True
             self._take(path, owner, attribute, value, entries_of(value) or {})
@@ -345,21 +370,28 @@ class Snapshot:
                 self._walk(f"{path}.{name}", attribute, owner, part)
 
     def _walk_object(self, path: str, value: Any) -> None:
-        """Attributes of an object; of one that is not the user's, only which they are."""
+        """Attributes of an object; of one that is not the user's, and its public collections."""
         kind = type(value)
         package = kind.__module__.partition(".")[0]
         if isinstance(value, types.ModuleType) or package in _NOT_LOOKED_INTO:
             return
         if isinstance(value, torch.nn.Module):  # one that is not registered
             for name, module in value.named_modules():
+                where, kind = f"{path}.{name}." if name else f"{path}.", type(module)
+                if module is value or id(module) not in self._seen:
+                    for table in (parameters_of(module), buffers_of(module)):
+                        self._take(where, kind, "", table, dict(table))
                 self._seen.add(id(module))
-                self._walk_module(f"{path}.{name}." if name else f"{path}.", module)
-                self._walk_class(f"{path}.", type(module))
+                self._walk_module(where, module)
+                self._walk_class(f"{path}.", kind)
             return
         users = is_of_user(kind) or isinstance(value, types.SimpleNamespace)
         if hasattr(value, "__dict__"):
             entries = dict(vars(value))
             self._take(f"{path}.", kind, "", vars(value), entries, looks_into=users)
+            for key, part in entries.items() if not users else ():
+                if not str(key).startswith("_") and isinstance(part, (torch.Tensor, *COLLECTIONS)):
+                    self._waiting.append((f"{path}.{key}", key, kind, part, self._outside))
         if users and (slots := slots_of(value)):
             self._take(f"{path}.", kind, "", value, slots)
         if users:
@@ -378,12 +410,11 @@ class Snapshot:
             }
             self._take(prefix, kind, "", base, entries, partial=True)
             for value in map(concrete, body.values()):
-                function = getattr(value, "__func__", value)
-                function = getattr(function, "fget", function)
-                if isinstance(function, types.FunctionType):
-                    self._walk_function(function)
-                elif isinstance(function, CACHED):
-                    self._walk(prefix + function.__name__, function.__name__, kind, function)
+                for function in functions_of(value):
+                    if isinstance(function, types.FunctionType):
+                        self._walk_function(function)
+                    elif isinstance(function, CACHED):
+                        self._walk(prefix + function.__name__, function.__name__, kind, function)
 
     def _walk_function(self, function: types.FunctionType) -> None:
         """What a function reads beside its arguments, and what are their defaults.
@@ -392,7 +423,7 @@ class Snapshot:
         their closures and defaults are their own.
         """
         code = function.__code__
-        if id(function) in self._seen or not is_script_file(code.co_filename):
+        if id(function) in self._seen or not is_script(function):
             return
         self._seen.add(id(function))
         outer, self._outside = self._outside, True

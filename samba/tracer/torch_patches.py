@@ -29,6 +29,9 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.proxy import TracerBase
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
+from samba.tracer.errors import TraceError
+from samba.tracer.user_code import calling_line
+
 
 @contextmanager
 def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
@@ -99,6 +102,30 @@ def unchecked_distributions() -> AbstractContextManager[None]:
     it: that is ``_validate_args``.
     """
     return replaced(Distribution, _validate_args=False)
+
+
+def unscripted_functions() -> AbstractContextManager[None]:
+    """While active, functions of ``torch.jit.script`` are those that were scripted (2.1).
+
+    From their second call on, torch runs them optimized, which a trace takes for a detached part.
+    ``ScriptFunction`` keeps what was scripted as ``_torchdynamo_inline``.
+    """
+
+    own = torch.jit.ScriptFunction.__call__
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        function = vars(self).get("_torchdynamo_inline")
+        if function is None and not torch.is_grad_enabled():
+            return own(self, *args, **kwargs)
+        if function is None:
+            raise TraceError(
+                where=calling_line(),
+                reason=f"{self.name} is a function of torch.jit whose Python code is not there",
+                hint="Call the function that was given to torch.jit.",
+            )
+        return function(*args, **kwargs)
+
+    return replaced(torch.jit.ScriptFunction, __call__=call)
 
 
 _LOGGERS = {

@@ -23,6 +23,7 @@ from torch.fx.node import map_arg
 from samba.tracer.data_dependent.rowwise import arguments, row_axis_kept
 from samba.tracer.nodes import call_like
 from samba.tracer.torch_internals import fake_mode_of
+from samba.tracer.traced import carries_gradient
 
 aten = torch.ops.aten
 
@@ -251,15 +252,13 @@ class _Rewriter:
         elif op == "aten.index.Tensor":
             source, indices = arguments(node)
             flat, table = self._flattened(source, indices, node)
-            rows = self._emit(
-                aten.index.Tensor, flat, [*indices[: indices.index(table.mask)], table.place]
-            )
+            rows = self._rows(flat, table, indices.index(table.mask))
         elif op == "aten.masked_select.default":
             source, mask = arguments(node)
             if source.meta["val"].shape != mask.meta["val"].shape:
                 raise _Refused
             flat, table = self._flattened(source, [mask], node)
-            rows = self._emit(aten.index.Tensor, flat, [table.place])
+            rows = self._rows(flat, table, 0)
         else:
             raise _Refused
         self._substitute(node, rows)
@@ -326,6 +325,18 @@ class _Rewriter:
             raise _Refused
         flat = (*shape[:start], table.rows, *shape[start + len(table.shape) :])
         return self._reshaped(source, flat), table
+
+    def _rows(self, flat: Node, table: _Table, axis: int) -> Node:
+        """The rows of a tensor; no gradient goes through those that are not taken.
+
+        It would be 0 times the slope of what is made of them, which may be infinite.
+        """
+        rows = self._emit(aten.index.Tensor, flat, [*[None] * axis, table.place])
+        value = rows.meta["val"]
+        if not carries_gradient(value):
+            return rows
+        keep = self._spread(table, axis, value.dim())
+        return self._emit(aten.where.self, keep, rows, self._emit(aten.detach.default, rows))
 
     # -- where rows meet ----------------------------------------------------
 

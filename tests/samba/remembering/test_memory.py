@@ -6,8 +6,8 @@ import json
 import logging
 import sys
 import threading
-from array import array
 from collections.abc import Callable, Iterator
+from ctypes import c_int
 from pathlib import Path
 from typing import Any
 
@@ -339,12 +339,12 @@ def test_state_that_nothing_sees_is_not_remembered(
     traces: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each call adds another number, which is kept where no snapshot of a model looks."""
-    calls = array("i", [0])
+    calls = c_int(0)
 
     class Counting(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            calls[0] += 1
-            return x + calls[0]
+            calls.value += 1
+            return x + calls.value
 
     with caplog.at_level(logging.INFO, "samba"):
         compiled(Counting(), tmp_path)

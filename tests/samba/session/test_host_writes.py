@@ -273,6 +273,16 @@ def test_a_moving_average_of_old_host_values_is_told(scene, caplog):
     assert "body.0.weight" in text and "samba.session.to_cpu(model)" in text
 
 
+@pytest.mark.parametrize("initialize", [nn.init.trunc_normal_, nn.init.orthogonal_])
+def test_values_that_are_drawn_anew_are_no_use_of_old_ones(scene, caplog, initialize):
+    steps(scene, 0)
+    initialize(scene.model.head.weight)
+    assert not told_of(caplog, "older-host-values")
+    samba.session.run(None, (), section_types=["FWD"])
+    (text,) = told_of(caplog, "host-write")
+    assert "head.weight" in text
+
+
 @pytest.mark.parametrize(
     "use",
     [

@@ -94,6 +94,15 @@ class DetachedAndWritten(Pair):
         return hidden + hidden.detach().square()
 
 
+class DetachedInput(Pair):
+    """An input is fed in each step, whatever became of it in the one before."""
+
+    def mixed(self, x):
+        given = x.detach()
+        given[:, 1] = 0.0
+        return self.first(given)
+
+
 class DetachedInPlace(Pair):
     def mixed(self, x):
         hidden = self.first(x).tanh()
@@ -126,12 +135,30 @@ class Statistics(Pair):
         return hidden - self.mean
 
 
+class StatisticsByData(Statistics):
+    """Torch's buffer gets values without their gradient, whatever its memory is reached by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("other", torch.zeros(4))
+
+    def mixed(self, x):
+        hidden = self.first(x)
+        self.mean.data.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
+        self.mean.data[1:].mul_(0.5)
+        self.other.detach().add_(1)
+        return hidden - self.mean
+
+
 class Recomputed(Pair):
     def mixed(self, x):
         return checkpoint(lambda z: self.first(z).tanh(), x, use_reentrant=False)
 
 
-MODELS = (InPlaceInside, Nested, Switched, Straight, WrittenAfterwards, DetachedInPlace, Statistics)
+MODELS = (
+    *(InPlaceInside, Nested, Switched, Straight, WrittenAfterwards, DetachedInPlace, Statistics),
+    StatisticsByData,
+)
 OTHERS = (Block, Decorated, DetachedAndWritten, CastToItsOwnType, Recomputed)
 
 
@@ -168,6 +195,10 @@ def test_a_section_without_gradients_keeps_the_users_lines(tmp_path):
     assert tanh.source.rpartition(":")[0] == __file__
 
 
+def test_a_detached_input_may_be_changed(tmp_path):
+    World(name="input", model=DetachedInput).build().compile(tmp_path)
+
+
 class ChangedActivation(Pair):
     def mixed(self, x):
         hidden = self.first(x)
@@ -190,7 +221,24 @@ class ChangedByDetach(Pair):
         return hidden
 
 
-@pytest.mark.parametrize("model", [ChangedActivation, ChangedParameter, ChangedByDetach])
+class ChangedByData(Pair):
+    def mixed(self, x):
+        hidden = self.first(x)
+        self.first.weight.data.clamp_(-0.1, 0.1)  # is read before, and not again
+        return hidden
+
+
+class ReadByData(Statistics):
+    def mixed(self, x):
+        mean = self.mean.data
+        mean.clamp_(-0.1, 0.1).add_(self.first(x).mean(0))
+        return x - mean  # has a gradient, which the buffer does not have
+
+
+CHANGED = (ChangedActivation, ChangedParameter, ChangedByDetach, ChangedByData, ReadByData)
+
+
+@pytest.mark.parametrize("model", CHANGED)
 def test_what_has_a_gradient_is_not_changed_in_place(tmp_path, model):
     scene = World(name="changed", model=model).build()
     with pytest.raises(InPlaceWithoutGradient, match=r"clamp_.*has a gradient") as caught:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import samba
 from pef_schema.program import Role
 from samba.tracer.changed_state import ChangedAttributes
 from samba.tracer.reference import run_reference
@@ -132,12 +133,25 @@ def registered_in_each_call(m: Any, x: Tensor) -> Any:
     return x * m.table
 
 
+def table_beside_its_length(m: Any, x: Tensor) -> Any:
+    if getattr(m, "length", 0) < 4:
+        m.length = 4
+        m.register_buffer("table", torch.arange(4.0), persistent=False)
+    return x * m.table
+
+
+def grown_with_its_length(m: Any, x: Tensor) -> Any:
+    if getattr(m, "length", 0) < 8:
+        m.length, m.first = 8, torch.arange(8.0)
+    return x * m.first[4:]
+
+
 WRITTEN: list[Form] = [
     *(average, counted, swapped, shifted, old_one_returned, turned, written_afterwards, twice),
     *(of_the_input, of_constants, table_of_the_first_call, registered_in_the_first_call),
-    registered_in_each_call,
+    *(registered_in_each_call, table_beside_its_length, grown_with_its_length),
 ]
-FAST = (average, shifted, old_one_returned, registered_in_the_first_call)
+FAST = (average, shifted, old_one_returned, registered_in_the_first_call, table_beside_its_length)
 
 
 def several_calls(model: nn.Module, calls: int) -> list[list[Tensor]]:
@@ -316,6 +330,15 @@ def by_a_closure(m: Any) -> Callable[[], Any]:
 
 def by_a_partial(m: Any) -> Callable[[], Any]:
     return functools.partial(lambda *held: held, m.layer.weight, m.scale)
+
+
+def test_a_list_of_a_converted_model_has_its_parameters() -> None:
+    model = samba.from_torch_model_(Reaches(by_a_list))
+    model.held = held = [model.layer.weight]
+    model.reached = lambda: (model.held[0], model.scale)
+    traced = trace(model, X)
+    assert [s.path for s in traced.sources if s.role is Role.CONSTANT] == []
+    assert model.held is held
 
 
 @pytest.mark.parametrize("reach", [by_a_list, by_a_closure, by_a_partial])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import contextvars
 import itertools
 import random
 from collections import OrderedDict
@@ -141,6 +143,47 @@ def closed() -> nn.Module:
     return OfAClosure()
 
 
+class Numbers(Layer):
+    """Counts where Python keeps numbers beside attributes and lists."""
+
+    def __init__(self, home: str) -> None:
+        super().__init__()
+        self.home = home
+        self.memory, self.array = bytearray(1), array.array("d", [0.0])
+        self.held = collections.UserDict(n=0)
+        self.parts = [Averages()]
+
+    def forward(self, x):
+        if self.home == "memory":
+            self.memory[0] += 1
+            return self.lin(x) * self.memory[0]
+        if self.home == "array":
+            self.array[0] += 1
+            return self.lin(x) * self.array[0]
+        if self.home == "held.data['n']":
+            self.held["n"] += 1
+            return self.lin(x) * self.held["n"]
+        if self.home == "parts[0].mean":
+            return self.parts[0](self.lin(x))
+        VARIABLE.set(VARIABLE.get() + 1)
+        return self.lin(x) * VARIABLE.get()
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
+
+
+class Averages(nn.Module):
+    """Assigns its buffer; the model has it in a list, and so not among its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x):
+        self.mean = 0.5 * self.mean + x.mean(0)
+        return x + self.mean
+
+
 class Nested(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -182,6 +225,25 @@ class CachedTable(Layer):
             self.length = x.shape[1]
             self.table = torch.arange(self.length) * 0.5
         return self.lin(x) * self.table
+
+
+class Collected(Layer):
+    """Empties its list of results in each call, and asks what was counted for a line of a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[torch.Tensor] = []
+        self.seen = collections.defaultdict(list)
+        self.n = 0
+
+    def forward(self, x):
+        self.n += 1
+        self.seen["shapes"].append(tuple(x.shape))
+        if self.n % 100 == 0:
+            print("a hundred more")
+        self.results.clear()
+        self.results += [self.lin(x), x]
+        return torch.stack(self.results).sum(0)
 
 
 class OfAPart(nn.Module):
@@ -234,6 +296,67 @@ def test_a_changed_attribute_that_changes_the_results_is_refused(tmp_path, make,
     assert [c.path for c in changes if "name" not in c.path] == (names if kept else [])
 
 
+@pytest.mark.parametrize(
+    "home", ["memory", "array", "held.data['n']", "parts[0].mean", "VARIABLE['value']"]
+)
+def test_other_places_of_numbers_are_looked_at(tmp_path, home):
+    model, value = Numbers(home), VARIABLE.get()
+    with pytest.raises(ChangedAttributes) as caught:
+        compiled(model, tmp_path)
+    assert caught.value.names == (home,)
+    assert (model.memory, model.array[0], model.held["n"]) == (bytearray(1), 0.0, 0)
+    assert not model.parts[0].mean.any() and VARIABLE.get() in (value, value + 1)
+
+
+def test_what_is_typed_in_is_looked_at(tmp_path):
+    space = {"Layer": Layer, "__name__": "__main__"}
+    code = "def forward(self, x):\n    global K\n    K += 1\n    return self.lin(x) * K\nK = 0"
+    exec(compile(code, "<stdin>", "exec"), space)
+    typed = type("Typed", (Layer,), {"forward": space["forward"]})
+    with pytest.raises(ChangedAttributes, match="K: 0 -> 1"):
+        compiled(typed(), tmp_path)
+
+
+class Dotted(dict):
+    """Raises KeyError where an attribute is missing, but for the one that doctest asks for."""
+
+    def __getattr__(self, name):
+        if name == "__wrapped__":
+            raise AttributeError(name)
+        return self[name]
+
+
+CONFIG = Dotted(scale=2.0)
+
+
+class Configured(Layer):
+    config = Dotted(shift=1.0)
+
+    def forward(self, x):
+        return self.lin(x) * CONFIG.scale + self.config.shift
+
+
+def test_objects_that_raise_where_an_attribute_is_missing_are_looked_at(tmp_path):
+    model = Configured()
+    assert_as_torch(model, compiled(model, tmp_path))
+
+
+class Chained:
+    """One of many objects, each held by the one before."""
+
+    def __init__(self, following: Chained | None) -> None:
+        self.following = following
+
+
+def test_a_long_chain_and_a_generator_without_a_state_are_no_hindrance(tmp_path):
+    model = Layer()
+    model.system, model.chain = random.SystemRandom(), None
+    for _ in range(2000):
+        model.chain = Chained(model.chain)
+    pef = compiled(model, tmp_path)
+    assert_as_torch(model, pef)
+
+
 def test_a_generator_of_the_model_is_told_as_one_that_draws(tmp_path, caplog):
     class Draws(Layer):
         def __init__(self) -> None:
@@ -260,7 +383,7 @@ def test_a_script_sees_in_its_own_list_what_one_trace_has_seen(tmp_path):
     assert shapes == [(2, 3)]
 
 
-@pytest.mark.parametrize("make", [Logged, OfAPart])
+@pytest.mark.parametrize("make", [Logged, OfAPart, Collected])
 def test_what_results_do_not_depend_on_compiles_and_is_told(tmp_path, caplog, make):
     torch.manual_seed(0)
     model = make()
@@ -354,6 +477,22 @@ def test_a_write_into_a_plain_tensor_is_refused_with_its_line(tmp_path):
     assert caught.value.deviation == "mutated-constant"
     assert str(caught.value).startswith(f"{__file__}:")
     assert torch.equal(model[0].sum, torch.zeros(3))
+
+
+def test_a_write_into_a_tensor_of_an_object_has_no_name_of_torch_s(tmp_path):
+    class Meter(Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.settings = Settings()
+            self.settings.scale = torch.zeros(3)
+
+        def forward(self, x):
+            self.settings.scale += x.mean(0)
+            return self.lin(x)
+
+    with pytest.raises(MutatedConstant, match="neither a parameter nor a buffer") as caught:
+        compiled(Meter(), tmp_path)
+    assert "lifted" not in str(caught.value)
 
 
 def test_a_buffer_in_its_place_trains_as_in_torch(tmp_path):

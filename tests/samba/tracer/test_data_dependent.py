@@ -141,6 +141,24 @@ KINDS = [
 ]
 
 
+class Roots(nn.Module):
+    """Takes roots of a selection, whose slope at 0 is infinite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = x * self.scale
+        return h[mask].sqrt().sum() + h.masked_select(mask).sqrt().sum() + h.sum()
+
+
+def test_rows_that_are_not_selected_have_no_gradient() -> None:
+    x = torch.tensor([0.0, 1.0, 4.0, 0.0])
+    batches = [(x, x > 9), (x, x > 0)]
+    check(Roots(), *batches)
+
+
 @pytest.mark.parametrize("find", [torch.nonzero, torch.argwhere, torch.where])
 def test_places_in_a_single_number_are_refused(find: Callable[[Tensor], Tensor]) -> None:
     """Its one place has no columns."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from samba.tracer.changed_state import ChangedAttributes
 from samba.tracer.errors import GradientError, TraceError
 from tests.samba.refusals import line_of
 from tests.tracing import trace
@@ -73,6 +74,166 @@ def test_a_backward_that_asks_for_gradients_is_named_with_its_line() -> None:
         trace(OfReversible(), torch.randn(2, 4))
     assert line_of(__file__, "asks") in str(caught.value)
     assert caught.value.deviation == "untraced-backward"
+
+
+class Passing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients[0] * 2
+
+
+class OfPassing(OfReversible):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x * self.w
+        y = Passing.apply(h)
+        h.add_(1)
+        return y.sum()
+
+
+def test_a_change_of_what_a_function_passes_on_is_told_in_torch_s_words() -> None:
+    with pytest.raises(TraceError, match="Output 0 of Passing is a view") as caught:
+        trace(OfPassing(), torch.randn(2, 4))
+    assert "torch.autograd.grad" not in str(caught.value)
+
+
+class OfPassed(OfReversible):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Passing.apply(x * self.w).add_(1).sum()  # changes what is passed on
+
+
+def test_a_change_of_what_a_function_has_passed_on_is_refused_as_in_torch() -> None:
+    with pytest.raises(RuntimeError, match="is a view and is being modified"):
+        OfPassed()(torch.randn(2, 4))
+    with pytest.raises(GradientError, match="is its input or a view of it") as caught:
+        trace(OfPassed(), torch.randn(2, 4))
+    assert line_of(__file__, "changes what is passed on") in str(caught.value)
+    assert caught.value.deviation == "function-in-place"
+
+
+class OfScripted(OfReversible):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(self.function(x * self.w)).sum()
+
+
+def test_a_scripted_function_keeps_its_gradient_from_call_to_call() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that torch.jit is old
+        model = OfScripted(torch.jit.script(doubled))
+    for _ in range(2):
+        model(torch.ones(2, 4)).backward()
+    ops = [node.op for node in trace(model, torch.ones(2, 4)).nodes]
+    assert ops == ["aten.mul.Tensor"] * 3 + ["aten.sum.default"]
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_scripted_function_without_python_is_named() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        unit = torch.jit.CompilationUnit("def doubled(x):\n    return x * 2\n")
+    with pytest.raises(TraceError, match=r"doubled is a function of torch\.jit") as caught:
+        trace(OfScripted(unit.doubled), torch.ones(2, 4))
+    assert f"at {__file__}" in str(caught.value) or str(caught.value).startswith(__file__)
+
+
+class Counting(torch.autograd.Function):
+    """Its class, its gradient and its hook change what the next backward pass reads."""
+
+    n = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        Counting.n += 1
+        return gradients[0] * Counting.n
+
+
+class Stateful(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.w, self.act = nn.Parameter(torch.ones(4)), nn.Tanh()
+        self.kind, self.n, self.last = kind, 0, None
+        if kind == "hook of a parameter":
+            self.w.register_hook(lambda g: self.counted() * g)
+        if kind == "hook of a module":
+            self.act.register_full_backward_hook(lambda m, g, _: (g[0] * self.counted(),))
+        if kind == "a tensor":
+            self.act.register_full_backward_hook(lambda m, g, _: (self.summed(g[0]),))
+
+    def counted(self) -> int:
+        self.n += 1
+        return self.n
+
+    def summed(self, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient if self.last is None else gradient + self.last
+        self.last = gradient.detach()
+        return gradient
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.act(x * self.w)
+        if self.kind == "hook of a tensor":
+            h.register_hook(lambda g: self.counted() * g)
+        return (Counting.apply(h) if self.kind == "class" else h).sum()
+
+
+STATES = {
+    **dict.fromkeys(("hook of a parameter", "hook of a module", "hook of a tensor"), "n: 0 -> 1"),
+    "class": "Counting.n: 0 -> 1",
+    "a tensor": "last: None -> a tensor",
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_state_of_a_backward_pass_is_looked_at(kind: str) -> None:
+    model = Stateful(kind)
+    with pytest.raises(ChangedAttributes) as caught:
+        trace(model, torch.randn(2, 4))
+    assert STATES[kind] in str(caught.value)
+    assert (model.n, model.last) == (0, None)
+
+
+class Assigning(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, model):
+        ctx.model = model
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        ctx.model.seen = ctx.model.seen + gradients[0].sum()
+        return gradients[0], None
+
+
+class OfAssigning(OfReversible):
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Assigning.apply(x * self.w * self.seen, self).sum()
+
+
+def test_a_buffer_that_a_backward_pass_assigns_is_refused() -> None:
+    model = OfAssigning()
+    before = model.seen
+    with pytest.raises(GradientError, match="a hook assigns seen") as caught:
+        trace(model, torch.randn(2, 4))
+    assert caught.value.deviation == "backward-changes-state" and model.seen is before
 
 
 class ByLayer(torch.autograd.Function):
