@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench {run,table,results,compare,gate,counts,selftest,kernels}``.
+"""Measure this project and its peers, and compare results.
 
 Exit codes: 0 done and good, 1 something is slower or differs, 2 wrong usage or it could not run.
 """
@@ -15,7 +15,7 @@ from bench.errors import BenchError
 from bench.names import CASES, SMALL, SUITES, TIMED
 from bench.peers import CONTENDERS
 from pef_schema import PefError
-from pef_schema.printable import say_text
+from pef_schema.printable import say_text, to_the_end
 
 _COLUMNS = (
     "A row has the median of base, the median of head, the median of head over base for samples "
@@ -104,14 +104,14 @@ def _parser() -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+        raise argparse.ArgumentTypeError(f"found {text}, expected 1 or more")
     return value
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"found {text}, expected a number of seconds above 0")
     return value
 
 
@@ -119,8 +119,12 @@ def _plant(text: str) -> tuple[str, float]:
     section, _, factor = text.rpartition("=")
     value = float(factor)
     if not 1 < value < float("inf"):
-        raise argparse.ArgumentTypeError("FACTOR must be a number above 1")
+        raise argparse.ArgumentTypeError(f"found {factor}, expected a FACTOR above 1")
     return section, value
+
+
+# argparse names the type where the text is not a number.
+_positive.__name__, _seconds.__name__, _plant.__name__ = "int", "float", "SECTION=FACTOR"
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -181,11 +185,15 @@ def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
 def main(argv: list[str]) -> int:
     """Run a command and return the exit status."""
     args = _parser().parse_args(argv)
-    try:
-        return getattr(importlib.import_module("bench.commands"), args.action)(args)
-    except (BenchError, PefError) as error:
-        say_text(f"bench: {error}", file=sys.stderr)
-        return 2
+
+    def work() -> int:
+        try:
+            return getattr(importlib.import_module("bench.commands"), args.action)(args)
+        except (BenchError, PefError) as error:
+            say_text(f"bench: {error}", file=sys.stderr)
+            return 2
+
+    return to_the_end(work, failed=2)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from bench.kernel_problems import kinds, title
 from bench.kernels import measured
 from bench.measurement import Results, check_one_processor, environment, load
 from bench.models import STEP_SUITES
-from bench.output import check_outputs, write_json, write_text
+from bench.output import write_json, write_text
 from bench.section_times import are_section_times
 from bench.suites import Settings, Suite
 from bench.suites.ddp import alone, ddp, overlap
@@ -44,6 +44,7 @@ from bench.suites.thunks import thunks
 from bench.user_gate import compare_times, gate_pef, measure_of, of_one_tree, planted, quiet_runs
 from emulator.processor import processor
 from pef_schema import read_info
+from pef_schema.atomic import check_outputs
 from pef_schema.printable import say, say_text
 
 __all__ = ["compare", "counts", "gate", "kernels", "results", "run", "selftest", "table"]
@@ -200,9 +201,11 @@ def counts(args: argparse.Namespace) -> int:
 
 def kernels(args: argparse.Namespace) -> int:
     """Time native kernels beside XLA's and torch's."""
+    problems = kinds(args.only)[: args.most]
+    if not problems:
+        raise UserGateUsage(f"no problem has a name that contains {args.only!r}")
     os.environ["EMULATOR_CACHE"] = "0"  # a thousand executables that nobody asks for again
     say_text(f"{processor()}; GFLOP/s")
-    problems = kinds(args.only)[: args.most]
     for problem, times in measured(problems, rounds=args.rounds, seconds=args.round_seconds):
         rates = ", ".join(f"{n} {problem.operations / t / 1e9:.1f}" for n, t in times.items())
         say_text(f"{title(problem)}: {rates}")

@@ -10,7 +10,7 @@ class BenchError(SambaError):
 
 
 class UserGateUsage(BenchError):
-    """Options of ``gate`` or ``selftest`` that do not go together."""
+    """Options that do not go together, or that name nothing."""
 
 
 class BadFile(BenchError):

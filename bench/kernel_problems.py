@@ -161,7 +161,7 @@ def recurrence_problems() -> Iterator[Recurrence]:
 
 
 def title(p: Problem) -> str:
-    """A problem in one line.
+    """Describe a problem in one line.
 
     Example:
         >>> shape = {"turned_a": False, "turned_b": True, "batch": 1, "m": 8, "k": 2, "n": 3}

@@ -40,10 +40,10 @@ from bench.gate import (
     write_verdicts,
 )
 from bench.measurement import FULL
-from bench.output import check_outputs
 from bench.process import ANSWER_SECONDS, case_of, worker_environment
 from bench.section_times import compared, keep_base, load_section_times, opened_base
 from pef_schema import PefError, Program, read_info, read_pef
+from pef_schema.atomic import check_outputs
 from pef_schema.printable import say_text
 from pef_schema.program_facts import modules_of, owners, section_types
 

@@ -1,7 +1,7 @@
-"""Run, inspect and verify PEFs without torch: ``python -m emulator run MODEL.pef``.
+"""Run, inspect and verify PEFs without torch.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad, or, for
-`verify`, the device cannot run its program.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad, or, for verify,
+the device cannot run its program.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
 from emulator.plans.steps import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
-from pef_schema.printable import json_text, say, say_text
+from pef_schema.printable import json_text, say, say_text, to_the_end
 from pef_schema.program import DType, Program, Role, SectionKind
 
 
@@ -65,7 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    args = _parser().parse_args(argv)
+    return to_the_end(lambda: _command(_parser().parse_args(argv)), failed=1)
+
+
+def _command(args: argparse.Namespace) -> int:
     try:
         program = read_pef(args.pef)
     except PefError as error:

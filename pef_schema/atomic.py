@@ -20,6 +20,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pef_schema.errors import PefUnwritable
 
@@ -38,7 +39,7 @@ class _Draft:
 
 
 def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
-    """Write the chunks to ``path``, replacing what is there.
+    """Write the chunks to ``path``, replacing what is there; a device or a pipe is written to.
 
     A symbolic link at ``path`` is replaced, not followed; a file that is replaced leaves its mode
     to the new one.
@@ -50,8 +51,57 @@ def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
     Raises:
         PefUnwritable: If anything fails; the old file, if any, is then untouched, unless the
             message says that the new one is in place.
+        BrokenPipeError: If nobody reads the pipe any more.
     """
-    write_together(path, chunks, {})
+    if not is_special(path):
+        return write_together(path, chunks, {})
+    try:
+        with open(path, "wb") as file:
+            file.writelines(chunks)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise PefUnwritable(f"cannot write: {error.strerror}", path=path) from None
+
+
+def is_special(path: str) -> bool:
+    """Whether something other than a file or a folder has a name already: a device or a pipe.
+
+    What lies in ``/dev`` itself is one, although ``/dev/stdout`` may lead to a file.
+    """
+    try:
+        mode, folder = os.stat(path).st_mode, os.path.dirname(os.path.abspath(path))
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISDIR(mode) and (folder == "/dev" or not stat.S_ISREG(mode))
+
+
+def check_outputs(paths: Iterable[Path | None]) -> None:
+    """Refuse outputs that could not be written, before minutes are spent on what goes there.
+
+    Args:
+        paths: Where something is to be written; None where nothing is.
+
+    Raises:
+        PefUnwritable: If a folder is missing or closed, or a folder is in the way.
+
+    Example:
+        >>> check_outputs([None, Path("report.json")])
+    """
+    for path in paths:
+        if path is None or is_special(str(path)):
+            continue
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise PefUnwritable(
+                f"there is no folder {folder}", path=path, hint="Create the folder first."
+            )
+        if path.is_dir():
+            raise PefUnwritable(
+                "a folder of this name is in the way", path=path, hint="Choose another name."
+            )
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PefUnwritable(f"cannot write to the folder {folder}", path=path)
 
 
 def write_together(
@@ -99,6 +149,8 @@ def _draft(path: str, folder: str, chunks: Iterable[bytes]) -> _Draft:
     try:
         if os.path.isdir(path) and not os.path.islink(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if is_special(path):
+            raise PefUnwritable("it is a device or a pipe", path=path, hint="Name a file.")
         _remove_leftovers(folder, prefix)
         descriptor, temporary = _create(folder, prefix)
         try:

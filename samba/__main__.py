@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if arguments[:1] in ([], ["-h"], ["--help"]):
+    if arguments[:1] in ([], ["-h"], ["--help"], ["help"]):
         say_text(__doc__ or "")
         return 0 if arguments else 2
     module = _COMMANDS.get(arguments[0])

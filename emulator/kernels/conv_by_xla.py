@@ -117,7 +117,7 @@ def input_gradient_depthwise(
 def weight_gradient_by_gemm(
     x: jax.Array, g: jax.Array, window: Window, groups: int, shape: tuple[int, ...]
 ) -> jax.Array:
-    """One product for each group: cotangents times all windows side by side."""
+    """Compute one product for each group: cotangents times all windows side by side."""
     channels, features = shape[1], shape[0] // groups
     columns = stack_taps(pad(x.swapaxes(0, 1), window, 0), window)
     columns = columns.reshape(math.prod(window.kernel), groups, channels, -1)

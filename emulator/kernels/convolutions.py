@@ -94,7 +94,7 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
 
 
 def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    """Convolution, in the dtype that it is computed in.
+    """Convolve; the result has the dtype in which it is computed.
 
     Args:
         x: Data ``(N, C, ...)``.

@@ -310,7 +310,8 @@ def run_nodes(
         env: Arrays by value index.
         last: Those to run channels last.
         tape: Nodes to differentiate at once; their pullbacks are put there.
-        apart: Nodes to compile apart from the others, by the last of them, which gives one value.
+        apart: Groups of nodes to compile apart from the others, by the last node of each, which
+            computes the only value that others read.
     """
     ops = load_ops()
     together = {i for part in apart.values() for i in part}

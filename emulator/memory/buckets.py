@@ -80,7 +80,7 @@ class BufferMap:
         return region if place is None else place[0].home
 
     def bucket(self, home: int) -> Bucket | None:
-        """The bucket whose buffer this is, None for a region's own."""
+        """The bucket that a buffer holds; None if the buffer holds a single region."""
         index = home - len(self.regions)
         return self.buckets[index] if index >= 0 else None
 

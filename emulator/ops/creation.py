@@ -249,14 +249,14 @@ def to_dtype(x: jax.Array, dtype: DType, *flags: bool) -> jax.Array:
 
 @op("aten.to.other", reads=(), cheap=True, complex=True, elements="same")
 def to_other(x: jax.Array, other: jax.Array, *flags: bool) -> jax.Array:
-    """The dtype of another tensor."""
+    """Convert to the dtype of another tensor."""
     del flags
     return converted(x, other.dtype)
 
 
 @op("aten.type_as.default", reads=(), cheap=True, complex=True, elements="same")
 def type_as(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The dtype of another tensor."""
+    """Convert to the dtype of another tensor."""
     return converted(x, other.dtype)
 
 

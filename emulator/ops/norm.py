@@ -142,7 +142,7 @@ def standardize(x: jax.Array, axes: tuple[int, ...], eps: float, stats: jnp.dtyp
 
 
 def stats_dtype(x: jax.Array, *params: jax.Array | None) -> jnp.dtype:
-    """In which dtype torch keeps moments: that of the parameters, of the data without any."""
+    """The dtype of torch's moments: that of the parameters, or that of the data without them."""
     return next((p.dtype for p in params if p is not None), x.dtype)
 
 

@@ -316,7 +316,7 @@ def heaviside(x: jax.Array, values: jax.Array) -> jax.Array:
 
 @op("aten.nextafter.default", reads=(0, 1), cheap=True)
 def nextafter(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The next representable number after ``x`` towards ``other``; a step that moves with ``x``."""
+    """The next representable number after ``x`` towards ``other``; its gradient goes to ``x``."""
     x, other = broadcast_all(x, lax.stop_gradient(other))
     slope = jnp.where(x == other, 0, 1).astype(x.dtype)
     return slopes.with_slope(x, lax.nextafter(lax.stop_gradient(x), other), slope)

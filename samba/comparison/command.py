@@ -1,7 +1,7 @@
-"""Compare torch and the device side by side: ``python -m samba compare``.
+"""Compare torch and the device side by side.
 
-Exit codes: 0 nothing is beyond tolerance, 1 something is, 2 there was nothing to compare (wrong
-usage, a missing file, an app that failed).
+Exit codes: 0 nothing is beyond tolerance, 1 something is,
+2 there was nothing to compare (wrong usage, a missing file, an app that failed).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from pef_schema.printable import to_the_end
 from samba.compiler.arithmetic import Bf16Cast, Preset
 
 _EXAMPLES = """\
@@ -36,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     args = _parser().parse_args(argv)
     from samba.comparison.targets import compare_target  # noqa: PLC0415  # loads torch
 
-    return compare_target(args)
+    return to_the_end(lambda: compare_target(args), failed=2)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,5 +63,6 @@ def _parser() -> argparse.ArgumentParser:
         )
     command.add_argument("--seed", type=int, default=0, help="initial seed of torch (default 0)")
     command.add_argument("target", metavar="TARGET", help="app.py, or module:function")
-    command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the app")
+    rest = command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the app")
+    rest.required = False  # or an error would name it
     return command

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pef_schema.atomic import check_outputs, write_atomically
 from pef_schema.printable import say, say_text
 from samba.argconf.parsed import looking_in
 from samba.comparison.report import Comparison
@@ -38,6 +39,7 @@ def compare_target(args: argparse.Namespace) -> int:
     """
     torch.manual_seed(args.seed)
     try:
+        check_outputs([Path(args.json) if args.json and args.json != "-" else None])
         if _is_script(args.target):
             return _compare_app(args)
         return _report(_compare_factory(args), args)
@@ -57,11 +59,7 @@ def _report(comparison: Comparison, args: argparse.Namespace) -> int:
         say_text(comparison.text(all_rows=args.all))
         if args.json:
             start, data = time.perf_counter(), f"{comparison.to_json()}\n".encode()
-            try:
-                Path(args.json).write_bytes(data)
-            except OSError as error:
-                say(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
-                return _TROUBLE
+            write_atomically(args.json, [data])
             seconds, size = time.perf_counter() - start, bytes_text(len(data))
             then = "docs/run.md says what it means"
             say(created_line("comparison", args.json, size=size, seconds=seconds, then=then))
@@ -165,11 +163,10 @@ def _compare_app(args: argparse.Namespace) -> int:
                 graphamp_preset=args.graphamp_preset or settings.arithmetic.preset.value,
                 bf16_cast=args.bf16_cast or settings.arithmetic.cast.value,
             )
+            codes.append(_report(comparison, args))
         except SambaError as error:
             say_text(f"error: {error}", file=sys.stderr)
             codes.append(_TROUBLE)
-        else:
-            codes.append(_report(comparison, args))
         raise SystemExit(codes[0])  # the script ends here, and an abexit keeps the code
 
     with _path_of(path), _instead_of_compiling(meet), looking_in():

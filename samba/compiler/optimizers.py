@@ -87,7 +87,7 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 def as_optimizers(optimizers: Any) -> tuple[torch.optim.Optimizer, ...]:
-    """None, one optimizer or a sequence of them, as a tuple.
+    """Turn None, one optimizer or a sequence of them into a tuple.
 
     Raises:
         UnsupportedOptimizer: If something else is found.

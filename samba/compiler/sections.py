@@ -319,7 +319,7 @@ def cut_sections(
 
     Args:
         traced: The graph.
-        level: ``"o0"``, ``"o1"`` or ``"o3"``.
+        level: A key of :data:`POLICIES`.
         mapping: ``"spatial"`` puts everything in one section.
         budget: Bytes that an ``o3`` section may touch.
         weight_budget: Bytes of weights that an ``o3`` section may touch, None for no such limit.
@@ -347,7 +347,7 @@ class CompileOptions:
         name: Name of the program.
         inference: Forward only.
         mapping: ``"section"`` or ``"spatial"``.
-        optim_level: Section policy, ``"o0"``, ``"o1"`` or ``"o3"``.
+        optim_level: Section policy, a key of :data:`POLICIES`.
         section_bytes: What an ``o3`` section may touch, in bytes.
         loss_indices: Outputs that are losses; None to find them by shape.
         accumulate: Whether gradients add up until ZEROGRAD runs.

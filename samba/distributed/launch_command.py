@@ -111,7 +111,8 @@ def run(argv: Sequence[str]) -> int:
         "-m", "--module", action="store_true", help="script is the name of a module"
     )
     parser.add_argument("script", help="the script")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    rest.required = False  # or an error would name it
     args = parser.parse_args(argv)
     if args.node_rank >= args.nnodes:
         parser.error(

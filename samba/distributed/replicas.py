@@ -342,7 +342,7 @@ class Replicas:
 
     @contextmanager
     def joined(self, joint: Joint) -> Iterator[None]:
-        """In the body every run is announced, for those to take part whose data has ended.
+        """Announce every run in the body, so that ranks whose data has ended take part.
 
         Args:
             joint: Who announces.

@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from emulator.costs.best_machine import best_machine
@@ -17,6 +18,7 @@ from emulator.costs.machine_file import BadMachineFile, machine_toml, read_machi
 from emulator.costs.roofline import Bound, Cost, Machine, bound
 from emulator.costs.steps import Costs, schedule_cost
 from pef_schema import read_pef
+from pef_schema.atomic import check_outputs
 from pef_schema.errors import quoted
 from pef_schema.module_paths import root_of, short_paths
 from pef_schema.printable import json_text, say, say_text
@@ -287,6 +289,7 @@ def _estimate(arguments: Sequence[str]) -> int:
         raise WrongUsage("--save FILE keeps a measurement, so it needs --machine this.")
     program = read_pef(args.pef)
     graph = chosen_graph(program, args.graph, pef=args.pef)
+    check_outputs([Path(args.save) if args.save and args.save != "-" else None])
     try:
         machine = _machine(args.machine, program, saved=args.save is not None)
     except BadMachineFile as error:

@@ -10,24 +10,20 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import signal
-import stat
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TextIO
 
 from pef_schema import PefError, PefUnwritable, Program, SambaError
-from pef_schema.atomic import write_atomically
+from pef_schema.atomic import is_special, write_atomically
 from pef_schema.errors import quoted
-from pef_schema.printable import json_text, printable, say, say_text, some_of
+from pef_schema.printable import json_text, printable, say, say_text, some_of, to_the_end
 from samba.support.layout import bytes_text, created_line
 
 DONE, FAILED, WRONG_USAGE, BAD_FILE = 0, 1, 2, 3
-_INTERRUPTED = 128 + signal.SIGINT
-_NO_READER = 128 + signal.SIGPIPE
 _since: ContextVar[float] = ContextVar("since")
 """When the command began."""
 _SHOWN = 8
@@ -104,30 +100,17 @@ def run_command(work: Callable[[], int], *, failed: int = FAILED) -> int:
         >>> run_command(lambda: 0)
         0
     """
-    with _any_encoding(sys.stdout), _any_encoding(sys.stderr):
-        _since.set(time.perf_counter())
+    _since.set(time.perf_counter())
+
+    def worked() -> int:
         try:
-            try:
-                return work()
-            except SambaError as error:
-                _flush()
-                say_text(f"error: {error}", file=sys.stderr)
-                return _code(error, failed)
-            finally:
-                _flush()
-        except BrokenPipeError:
-            _drop_output()
-            return _NO_READER
-        except KeyboardInterrupt:
-            return _INTERRUPTED
-        except OSError as error:
-            if error.filename is not None:
-                raise  # of a file that the command opened, and not of its output
-            _drop_output()
-            reason = error.strerror or str(error)
-            with contextlib.suppress(OSError):
-                say_text(f"error: cannot write the output: {reason}", file=sys.stderr)
-            return failed
+            return work()
+        except SambaError as error:
+            print(end="", flush=True)
+            say_text(f"error: {error}", file=sys.stderr)
+            return _code(error, failed)
+
+    return to_the_end(worked, failed=failed)
 
 
 def write_output(
@@ -163,16 +146,10 @@ def write_output(
         with contextlib.suppress(OSError, ValueError):
             if os.path.samefile(path, other):
                 raise OutputOverInput(path=path, what=read)
-    if _is_special(path):
-        try:
-            with open(path, "wb") as file:
-                file.write(data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise PefUnwritable(f"cannot write: {error.strerror}", path=path) from None
-        return
+    special = is_special(path)
     write_atomically(path, [data])
+    if special:
+        return
     now = time.perf_counter()
     seconds, size = now - _since.get(now), bytes_text(len(data))
     say(created_line(what, path, size=size, seconds=seconds, then=then), file=told)
@@ -217,47 +194,6 @@ def _code(error: SambaError, failed: int) -> int:
         return WRONG_USAGE
     bad = isinstance(error, PefError) and not isinstance(error, PefUnwritable)
     return BAD_FILE if bad else failed
-
-
-def _flush() -> None:
-    """Write what was printed, here where a failure can be told, and not at the process's end."""
-    # A process that was started with its output closed has none.
-    stream: TextIO | None = sys.stdout
-    if stream is not None:
-        stream.flush()
-
-
-def _drop_output() -> None:
-    """Let what is still to be flushed when the process ends go nowhere."""
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
-@contextlib.contextmanager
-def _any_encoding(stream: TextIO | None) -> Iterator[None]:
-    """Meanwhile, what the stream's encoding has no bytes for is written escaped."""
-    before = getattr(stream, "errors", None)
-    change = getattr(stream, "reconfigure", None)
-    if change is None or before is None:
-        yield
-        return
-    change(errors="backslashreplace")
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError, ValueError):
-            change(errors=before)
-
-
-def _is_special(path: str) -> bool:
-    """Whether something other than a file or a folder has this name already."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 _WIDTH = 100

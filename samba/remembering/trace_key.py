@@ -28,9 +28,9 @@ from samba.tracer.trace_cache import torch_settings
 def trace_key(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> str:
     """A digest of what the trace of a model depends on.
 
-    It has the texts of the user's modules that are loaded, the versions of all others, torch's
+    It covers the texts of the user's modules that are loaded, the versions of all others, torch's
     settings, the form of the inputs and of the model, and what a call of ``forward`` does.
-    ``docs/decisions/0020-remembered-traces.md`` says what it cannot have.
+    ``docs/decisions/0020-remembered-traces.md`` says what it cannot cover.
 
     Args:
         model: The model.

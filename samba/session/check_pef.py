@@ -165,7 +165,10 @@ class MissingOptimizer(SambaError):
         self.pef, self.given, self.compiled, self.inference = pef, given, compiled, inference
         if inference:
             text = "the PEF was compiled for inference and cannot train"
-            advice = "Compile without inference to train, or give no optimizer to infer."
+            advice = (
+                "Compile without inference to train. To infer, run with --inference "
+                "(config_dict={'inference': True}), or give no optimizer."
+            )
         else:
             text = f"the PEF was compiled with {compiled}" if compiled else "the PEF has none"
             advice = (

@@ -80,7 +80,7 @@ def _cast(
     form = dtype_name(dtype)
     deviations.tell(
         "cast-input",
-        f"{what}: a {dtype_name(tensor.dtype)} tensor is cast to {form}, for which the program "
+        f"{what}: a tensor of {dtype_name(tensor.dtype)} is cast to {form}, for which the program "
         f"was compiled; pass it as .to(torch.{form}) to avoid this",
     )
     return tensor.to(dtype)

@@ -238,7 +238,7 @@ class HostWrites(Watcher):
             self._loaded.read_tensors(older)
 
     def module_loaded(self, module: torch.nn.Module) -> None:
-        """A state was loaded into a module: what it has written counts at the next run.
+        """Take note that a state was loaded into a module: its values count at the next run.
 
         Args:
             module: Any module.

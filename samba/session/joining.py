@@ -37,7 +37,7 @@ class Joins(Protocol):
 
 @contextmanager
 def joining(loaded: Joins, *, by_initial_size: bool, throws: bool) -> Iterator[None]:
-    """In the body ranks may make different numbers of runs; at its end all are done.
+    """Let ranks make different numbers of runs in the body, at whose end all are done.
 
     Args:
         loaded: The loaded program.

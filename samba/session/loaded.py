@@ -470,11 +470,12 @@ class Loaded:
     ) -> None:
         """Copy the device's values of tensors and optimizer state to the host.
 
-        Everything is read first: a signal finds all of it on the host, or nothing.
+        Everything is read before anything is stored: a signal's handler finds all of the new
+        values on the host, or none.
 
         Args:
             tensors, states: Whose values.
-            inplace: Whether into the memory that they have, or into new memory.
+            inplace: Whether values are stored in the memory that tensors have, or in new memory.
         """
         device = self.device
         with self.turns.held(), self.replicas.getting_tensors():

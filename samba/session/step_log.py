@@ -7,6 +7,7 @@ same; new keys may come at any time.
 from __future__ import annotations
 
 import enum
+import errno
 import importlib
 import logging
 import math
@@ -244,7 +245,9 @@ def _writer(needed: bool, folder: str) -> Any:
 
 
 def _unwritable(error: OSError) -> str:
-    return f"it cannot be written: {error.strerror}. Name a writable folder."
+    is_file = error.errno == errno.EEXIST
+    reason = "there is a file in its folder's place" if is_file else error.strerror
+    return f"it cannot be written: {reason}. Name a writable folder."
 
 
 def _line(text: bytes) -> dict[str, Any]:

@@ -183,7 +183,9 @@ class Timeline:
             raise NoTimeline(path=self.path, problem="it is a folder. Name a file.")
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise NoTimeline(
-                path=self.path, problem=f"files cannot be made in {quoted(str(folder), 1024)}."
+                path=self.path,
+                problem=f"files cannot be made in {quoted(str(folder), 1024)}. Name a file in a "
+                "folder that exists and can be written.",
             )
 
     @property

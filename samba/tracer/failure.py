@@ -151,7 +151,7 @@ def explain(
     return TraceError(
         where=where,
         reason=f"{type(error).__name__}: {text}",
-        hint=_advice(error, text, model, raises=eager is not None),
+        hint=_advice(error, text, model, eager),
     )
 
 
@@ -217,17 +217,17 @@ def _essence(text: str) -> str:
     return head.strip()[:_FLAT]
 
 
-def _advice(error: Exception, text: str, model: torch.nn.Module, *, raises: bool) -> str:
+def _advice(error: Exception, text: str, model: torch.nn.Module, eager: Exception | None) -> str:
     """What to do about an error.
 
     Args:
         error: What ``torch.export`` raised.
         text: What it says.
         model: The model.
-        raises: Whether the model raises on the host as well.
+        eager: What the model raises on the host; None if it returns.
     """
     packed = [type(m).__name__ for m in model.modules() if _is_quantized(m)]
-    if packed and not raises:
+    if packed and eager is None:
         return (
             f"{packed[0]} is a quantized module of torch, whose weights are packed for the host's "
             "kernels. Compile the original model; QuantizedLinear has 8-bit weights."
@@ -242,8 +242,10 @@ def _advice(error: Exception, text: str, model: torch.nn.Module, *, raises: bool
             "Leave devices out of forward(): torch tensors are on the CPU here, and the program "
             "runs on the emulated device wherever they were."
         )
-    if isinstance(error, (AttributeError, NameError, TypeError, ZeroDivisionError, KeyError)):
-        if raises:
+    same = type(eager) is type(error) and str(eager) == str(error)
+    python = (AttributeError, NameError, TypeError, ZeroDivisionError, KeyError)
+    if same or isinstance(error, python):
+        if eager is not None:
             return "The error is in forward() itself: calling the model on the host raises it too."
         return (
             "Calling the model on the host does not raise it: torch's exporter cannot trace what "

@@ -179,9 +179,13 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
             )
         )
     plain = [(key, _stand_in(value)) for key, value in pairs]
-    if isinstance(inputs, Mapping):
-        return TraceInputs(args=(), kwargs=dict(plain), tensors=tuple(named), constants=constants)
-    return TraceInputs(args=tuple(v for _, v in plain), kwargs={}, tensors=tuple(named))
+    args, kwargs = ((), dict(plain)) if isinstance(inputs, Mapping) else ([v for _, v in plain], {})
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        wanted = f"those of forward({', '.join(parameters)})"
+        raise InputError(found=f"{len(pairs)} input(s): {error}", wanted=wanted) from None
+    return TraceInputs(args=tuple(args), kwargs=kwargs, tensors=tuple(named), constants=constants)
 
 
 def foreign_reason(tensor: torch.Tensor) -> str:

@@ -109,7 +109,7 @@ class PlainNodes:
         self.add(node, op, args, kwargs, self.results(node, prefix), module)
 
     def results(self, node: torch.fx.Node, prefix: str) -> tuple[int, ...]:
-        """New values for the results of a node; -1 for those that nothing takes."""
+        """Add a value for each result of a node; -1 stands for one that nothing takes."""
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
             self.of[node] = index = self.new_value(f"{prefix}__outputs__0", value)

@@ -204,7 +204,7 @@ class Snapshot:
         return self._mapped(lambda _, value: _replaced(value, replace))
 
     def unobserved(self) -> Snapshot:
-        """The same state with the values themselves where observed ones are."""
+        """The same state, with plain values in place of observed ones."""
         return self._mapped(lambda _, value: concrete(value))
 
     def observing(

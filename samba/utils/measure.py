@@ -297,10 +297,11 @@ def _ready(
         if value is not None:
             whole_of(value, f"{function}({what})", 1, "a whole number, 1 or more")
     for path in reports:
-        if path and not Path(path_of(path, f"{function}(json)")).absolute().parent.is_dir():
+        file = Path(path_of(path, f"{function}(json)")).absolute() if path else None
+        if file is not None and (file.is_dir() or not file.parent.is_dir()):
             raise ArgumentError(
                 where=f"{function}(json={path!r})",
-                found=f"no folder {Path(path).absolute().parent}",
+                found="a folder" if file.is_dir() else f"no folder {file.parent}",
                 wanted="a file in a folder that exists",
             )
     loaded = session.need_loaded(f"utils.{function}()")

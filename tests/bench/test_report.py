@@ -265,17 +265,27 @@ def test_page_stands_by_itself():
     assert "not measured" in text and "not measured" not in page(part)
 
 
-@pytest.mark.parametrize("argv", [["run", "--rounds=0"], ["run", "--model=x"], []])
-def test_wrong_arguments(argv, capsys):
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["run", "--rounds=0"], "--rounds: found 0, expected 1 or more"),
+        (["run", "--rounds=x"], "--rounds: invalid int value: 'x'"),
+        (["run", "--model=x"], "error"),
+        ([], "error"),
+    ],
+)
+def test_wrong_arguments(argv, text, capsys):
     with pytest.raises(SystemExit) as caught:
         main(argv)
     assert caught.value.code == 2
-    assert "error" in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_errors_are_told(tmp_path, capsys):
     assert main(["table", str(tmp_path / "none.json")]) == 2
     assert "none.json: cannot be read" in capsys.readouterr().err
+    assert main(["kernels", "--only", "zzz"]) == 2
+    assert "no problem has a name that contains 'zzz'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -195,6 +195,21 @@ def test_folder_in_the_way(tmp_path: Path) -> None:
     assert _temporaries(tmp_path.parent) == []
 
 
+def test_a_device_or_a_pipe_stays_one(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "pipe")
+    reader = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        atomic.write_atomically(str(path), [b"a", b"b"])
+        assert os.read(reader, 9) == b"ab"
+        with pytest.raises(PefUnwritable, match=r"it is a device or a pipe\. Name a file"):
+            write_pef(path, small())
+    finally:
+        os.close(reader)
+    assert path.is_fifo() and list(tmp_path.iterdir()) == [path]
+    places = ("/dev/null", "/dev/stdout", "/dev", str(tmp_path / "none"))
+    assert [atomic.is_special(place) for place in places] == [True, True, False, False]
+
+
 def test_file_as_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(PefUnwritable, match="writing failed: Not a directory"):

@@ -174,6 +174,9 @@ def test_the_number_of_replicas_is_checked(capsys, count):
     with pytest.raises(SystemExit):
         launch_command.run([f"-n={count}", "script.py"])
     assert f"{count!r} is not a whole number from 1 on" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        launch_command.run([])
+    assert capsys.readouterr().err.endswith("are required: -n/--replicas, script\n")
 
 
 @pytest.mark.parametrize(

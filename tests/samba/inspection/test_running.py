@@ -27,6 +27,7 @@ from tests.samba.inspection.programs import two_graphs
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "samba", "inspect"]
+OF_THE_DEVICE = [sys.executable, "-m", "emulator", "inspect"]
 
 
 def fail(error: BaseException) -> Callable[[], int]:
@@ -109,11 +110,11 @@ def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_a_pipe_that_is_closed_ends_the_command_quietly(pef: str) -> None:
     """Whatever is printed meets a pipe without a reader, on each try."""
-    for more in ([], ["--json"]):
+    for command in ([*COMMAND, pef], [*COMMAND, pef, "--json"], [*OF_THE_DEVICE, pef]):
         read, write = os.pipe()
         os.close(read)
         try:
-            done = finished([*COMMAND, pef, *more], cwd=ROOT, stdout=write)
+            done = finished(command, cwd=ROOT, stdout=write)
         finally:
             os.close(write)
         assert (done.returncode, done.stderr) == (141, "")
@@ -121,9 +122,9 @@ def test_a_pipe_that_is_closed_ends_the_command_quietly(pef: str) -> None:
 
 def test_an_output_that_is_full_is_one_error(pef: str) -> None:
     """Told when the buffer is written out at the end, and when it is too small for all of it."""
-    for more in ([], ["--json"]):
+    for command in ([*COMMAND, pef], [*COMMAND, pef, "--json"], [*OF_THE_DEVICE, pef]):
         with open("/dev/full", "w") as full:
-            done = finished([*COMMAND, pef, *more], cwd=ROOT, stdout=full)
+            done = finished(command, cwd=ROOT, stdout=full)
         assert done.returncode == 1
         assert done.stderr == "error: cannot write the output: No space left on device\n"
 

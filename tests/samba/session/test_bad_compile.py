@@ -200,15 +200,17 @@ def test_none_among_outputs_is_left_out(folder):
 def test_inputs_to_trace_with(folder):
     model = Mlp()
     x, y = named(MLP.inputs())
-    with refused(folder, "y", "missing"):
+    with refused(folder, "found 1 input(s): missing", "'y'", "expected those of forward(x, y)"):
         compile_into(folder, model, (x,))
+    with refused(folder, "found 1 input(s): missing", "'x'", "expected those of forward(x, y)"):
+        compile_into(folder, model, {"y": y})
     with refused(folder, "inputs for tracing", "z", "['x', 'y']"):
         compile_into(folder, model, {"x": x, "y": y, "z": x})
     with refused(folder, "inputs for tracing", "found Linear", "expected a tensor, tuple, list"):
         compile_into(folder, model, nn.Linear(1, 1))
     with refused(folder, "inputs for tracing", "y: int"):
         compile_into(folder, model, (x, 5))
-    with refused(folder, "argument"):
+    with refused(folder, "found 3 input(s): too many", "expected those of forward(x, y)"):
         compile_into(folder, model, (x, y, x))
 
 

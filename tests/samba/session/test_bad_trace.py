@@ -215,7 +215,7 @@ def test_a_pef_without_the_optimizer(running, pefs, tmp_path):
 
 def test_a_pef_for_inference(running, pefs, tmp_path):
     pef = pefs(INFERENCE)
-    with refused(tmp_path, pef, "for inference and cannot train", "Compile without inference"):
+    with refused(tmp_path, pef, "for inference and cannot train", "run with --inference"):
         running.trace(pef=pef)
     assert_still_running(running)
     # Scripts that are told --inference pass their optimizer all the same.

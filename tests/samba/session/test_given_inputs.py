@@ -164,10 +164,10 @@ def test_tensors_of_another_precision_are_cast_and_told_once(pefs, caplog: Any) 
     scene.assert_follows()
     assert deviations(caplog) == ["cast-input", "cast-input"]
     assert told(caplog) == [
-        "input x: a float64 tensor is cast to float32, for which the program was compiled; pass it "
-        "as .to(torch.float32) to avoid this",
-        "input y: a int32 tensor is cast to int64, for which the program was compiled; pass it as "
-        ".to(torch.int64) to avoid this",
+        "input x: a tensor of float64 is cast to float32, for which the program was compiled; pass "
+        "it as .to(torch.float32) to avoid this",
+        "input y: a tensor of int32 is cast to int64, for which the program was compiled; pass it "
+        "as .to(torch.int64) to avoid this",
     ]
 
 

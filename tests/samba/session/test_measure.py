@@ -241,6 +241,10 @@ def test_training_goes_on_after_measuring(pefs, clock):
             ["measure_sections(json='nowhere/x.json')", "no folder"],
         ),
         (
+            lambda m, i: utils.measure_performance(m, i, json="."),
+            ["measure_performance(json='.')", "found a folder"],
+        ),
+        (
             lambda m, i: utils.measure_performance(m, (other_batch(batch=3)["x"], None)),
             ["tensor x", "[3, 4]", "[5, 4]"],
         ),

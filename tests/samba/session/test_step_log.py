@@ -35,6 +35,8 @@ def test_a_file_of_something_else_is_left_alone(tmp_path, text, problem):
 
 def test_a_folder_that_cannot_be_written_is_told_at_once(tmp_path):
     (tmp_path / "file").touch()
+    with pytest.raises(BadStepLog, match="it cannot be written: there is a file in its folder's"):
+        samba.session.follow(tmp_path / "file", tensorboard=False)
     with pytest.raises(BadStepLog, match="it cannot be written: Not a directory"):
         samba.session.follow(tmp_path / "file" / "log", tensorboard=False)
     (tmp_path / "log" / "steps.jsonl").mkdir(parents=True)

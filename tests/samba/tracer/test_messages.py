@@ -97,6 +97,10 @@ def misspelt(net: Net, x: Tensor) -> Tensor:
     return net.lair(x)  # misspelt
 
 
+def refusing(net: Net, x: Tensor) -> Tensor:
+    raise ValueError("not today")  # refusing
+
+
 def moved(net: Net, x: Tensor) -> Tensor:
     return net.layer(x.to("cuda"))  # moved
 
@@ -124,6 +128,7 @@ FAILURES = {
     "backward": (backward, UntracedFunction, ["Tensor.backward(), which", "return the loss"]),
     "numpy": (through_numpy, TraceError, [".numpy()", "use torch's operations"]),
     "misspelt": (misspelt, TraceError, ["no attribute 'lair'", "calling the model on the host"]),
+    "refusing": (refusing, TraceError, ["ValueError: not today", "on the host raises it too"]),
     "moved": (moved, TraceError, ["cuda", "Leave devices out of forward()"]),
     "no product": (counted, TraceError, ["linear of torch.float32 and torch.int64"]),
 }

@@ -287,6 +287,8 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
     )
     assert cli.main(["xyz"]) == 2
     assert "no command 'xyz'. The commands are" in capsys.readouterr().err
+    assert cli.main(["help"]) == 0
+    assert "python -m samba inspect" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

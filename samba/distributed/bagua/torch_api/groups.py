@@ -109,7 +109,7 @@ def new_group(ranks: Sequence[int] | None = None, stream: Any = None) -> BaguaPr
 
     Args:
         ranks: Its ranks; all if None.
-        stream: None: there are no CUDA streams.
+        stream: Must be None, as there are no CUDA streams.
 
     Raises:
         ArgumentError: If a rank does not exist, or a stream is given.
