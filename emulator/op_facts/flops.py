@@ -168,8 +168,7 @@ def _window(at: NamedArgs) -> int:
 
 def _bag(at: NamedArgs) -> int:
     """Each index adds a row."""
-    table = at.shape(0)
-    return math.prod(at.shape(1)) * (table[-1] if table else 1)
+    return math.prod(at.shape(1)) * at.size(0, -1)
 
 
 def _renorm(at: NamedArgs) -> int:
@@ -179,8 +178,7 @@ def _renorm(at: NamedArgs) -> int:
 
 def _distance(at: NamedArgs) -> int:
     """Difference, power and sum for each pair and feature."""
-    features = at.shape(0)[-1] if at.shape(0) else 1
-    return 3 * features * math.prod(at.result)
+    return 3 * at.size(0, -1) * math.prod(at.result)
 
 
 def _bias(at: NamedArgs, position: int) -> int:
@@ -190,8 +188,7 @@ def _bias(at: NamedArgs, position: int) -> int:
 
 def _attention(at: NamedArgs) -> int:
     """Scale, mask, and the five of a softmax, for each pair."""
-    q, k = at.shape(0), at.shape(1)
-    return 7 * math.prod(q[:-1]) * k[-2]
+    return 7 * math.prod(at.shape(0)[:-1]) * at.size(1, -2)
 
 
 def _gates(at: NamedArgs, factor: int) -> int:

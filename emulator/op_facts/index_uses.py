@@ -112,20 +112,19 @@ def _whole(arg: Arg) -> int:
 
 def _rows(at: NamedArgs) -> _Uses:
     """Rows of a table; the second argument holds them."""
-    yield at.argument(1), (0, next(iter(at.shape(0)), 1) - 1, None)
+    yield at.argument(1), (0, at.size(0, 0) - 1, None)
 
 
 def _bags(at: NamedArgs) -> _Uses:
     yield from _rows(at)
-    yield at.argument(2), (0, at.shape(1)[0], None)
+    yield at.argument(2), (0, at.size(1, 0), None)
 
 
 def _along(negative: bool) -> _Finder:
     """Places along a dimension: ``(tensor, dim, index, ...)``."""
 
     def find(at: NamedArgs) -> _Uses:
-        shape = at.shape(0) or (1,)
-        size = shape[_whole(at.argument(1))]
+        size = at.size(0, _whole(at.argument(1)))
         yield at.argument(2), (-size if negative else 0, size - 1, None)
 
     return find
@@ -161,7 +160,7 @@ def _labels(at: NamedArgs) -> _Uses:
 
 
 def _label_sets(at: NamedArgs) -> _Uses:
-    yield at.argument(1), (-1, at.shape(0)[-1] - 1, None)
+    yield at.argument(1), (-1, at.size(0, -1) - 1, None)
 
 
 def _ctc(at: NamedArgs) -> _Uses:
@@ -169,8 +168,8 @@ def _ctc(at: NamedArgs) -> _Uses:
     scores, targets = at.shape(0), at.shape(1)
     if len(targets) == 1 and len(scores) == 3:
         yield at.argument(1), (0, scores[-1] - 1, None)
-    yield at.argument(2), (0, scores[0], None)
-    yield at.argument(3), (0, targets[-1], None)
+    yield at.argument(2), (0, at.size(0, 0), None)
+    yield at.argument(3), (0, at.size(1, -1), None)
 
 
 def _classes(at: NamedArgs) -> _Uses:
@@ -183,7 +182,7 @@ def _pooled(at: NamedArgs) -> _Uses:
 
 
 def _divisors(at: NamedArgs) -> _Uses:
-    if not at.result_dtype.is_floating:
+    if at.result_dtype is None or not at.result_dtype.is_floating:
         yield at.argument(1), (-(2**63), 2**63 - 1, None)
 
 

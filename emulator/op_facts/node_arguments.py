@@ -39,6 +39,11 @@ class NamedArgs:
             arg = arg[item] if item < len(arg) else None
         return self._values[arg.value].shape if isinstance(arg, Ref) else ()
 
+    def size(self, position: int, dim: int) -> int:
+        """The size of a tensor argument along a dimension; 1 if it has none of that number."""
+        shape = self.shape(position)
+        return shape[dim] if -len(shape) <= dim < len(shape) else 1
+
     def shapes(self, position: int) -> list[Shape]:
         """The shapes of a list of tensors."""
         arg = self.argument(position)
@@ -72,9 +77,9 @@ class NamedArgs:
         return next(iter(self.results), ())
 
     @property
-    def result_dtype(self) -> DType:
-        """The type of the first result that is used."""
-        return next(self._values[v].dtype for v in self._node.outputs if v >= 0)
+    def result_dtype(self) -> DType | None:
+        """The type of the first result that is used; None if none is."""
+        return next((self._values[v].dtype for v in self._node.outputs if v >= 0), None)
 
     @property
     def is_projected(self) -> bool:

@@ -130,9 +130,9 @@ def _inner(at: NamedArgs) -> Products:
 
 
 def _tensordot(at: NamedArgs) -> Products:
-    dims = at.argument(3)
-    b = at.shape(1)
-    summed = {d % len(b) for d in (dims if isinstance(dims, tuple) else ()) if isinstance(d, int)}
+    dims, b = at.argument(3), at.shape(1)
+    dims = dims if isinstance(dims, tuple) and b else ()
+    summed = {d % len(b) for d in dims if isinstance(d, int)}
     columns = math.prod(n for i, n in enumerate(b) if i not in summed)
     return _each(2 * math.prod(at.shape(0)) * columns, at.dtype(0), (0, 0), (1, 0))
 

@@ -99,7 +99,7 @@ def _attention(at: NamedArgs) -> Scratch:
 def _convolution(at: NamedArgs) -> Scratch:
     x, weight, out = at.shape(0), at.shape(1), at.result
     spatial = len(weight) - 2
-    if len(x) != spatial + 2 or not spatial or x[1] != weight[1]:
+    if spatial < 1 or len(x) != spatial + 2 or x[1] != weight[1]:
         return _NONE  # groups, or one image without its axis
     windows = math.prod(weight[1:]) * x[0] * math.prod(out[2:])
     if windows > _STACKED:
