@@ -14,8 +14,9 @@ from typing import Any
 from bench.errors import BenchError
 from bench.names import CASES, SMALL, SUITES, TIMED
 from bench.peers import CONTENDERS
+from emulator.command_output import to_the_end
 from pef_schema import PefError
-from pef_schema.printable import say_text, to_the_end
+from pef_schema.printable import say_text
 
 _COLUMNS = (
     "A row has the median of base, the median of head, the median of head over base for samples "

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from emulator.arrays import check_output, read_arrays, savez_call, write_arrays
+from emulator.command_output import to_the_end
 from emulator.costs.description import describe
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
 from emulator.plans.steps import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
-from pef_schema.printable import json_text, say, say_text, to_the_end
+from pef_schema.printable import json_text, say, say_text
 from pef_schema.program import DType, Program, Role, SectionKind
 
 

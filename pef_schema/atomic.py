@@ -20,7 +20,6 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pef_schema.errors import PefUnwritable
 
@@ -56,7 +55,7 @@ def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
     if not is_special(path):
         return write_together(path, chunks, {})
     try:
-        with open(path, "wb") as file:
+        with os.fdopen(os.open(path, os.O_WRONLY), "wb") as file:
             file.writelines(chunks)
     except BrokenPipeError:
         raise
@@ -76,7 +75,7 @@ def is_special(path: str) -> bool:
     return not stat.S_ISDIR(mode) and (folder == "/dev" or not stat.S_ISREG(mode))
 
 
-def check_outputs(paths: Iterable[Path | None]) -> None:
+def check_outputs(paths: Iterable[str | os.PathLike[str] | None]) -> None:
     """Refuse outputs that could not be written, before minutes are spent on what goes there.
 
     Args:
@@ -86,17 +85,17 @@ def check_outputs(paths: Iterable[Path | None]) -> None:
         PefUnwritable: If a folder is missing or closed, or a folder is in the way.
 
     Example:
-        >>> check_outputs([None, Path("report.json")])
+        >>> check_outputs([None, "report.json"])
     """
-    for path in paths:
-        if path is None or is_special(str(path)):
+    for output in paths:
+        if output is None or is_special(path := os.fspath(output)):
             continue
-        folder = path.absolute().parent
-        if not folder.is_dir():
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
             raise PefUnwritable(
                 f"there is no folder {folder}", path=path, hint="Create the folder first."
             )
-        if path.is_dir():
+        if os.path.isdir(path):
             raise PefUnwritable(
                 "a folder of this name is in the way", path=path, hint="Choose another name."
             )

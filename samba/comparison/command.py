@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from pef_schema.printable import to_the_end
+from emulator.command_output import to_the_end
 from samba.compiler.arithmetic import Bf16Cast, Preset
 
 _EXAMPLES = """\

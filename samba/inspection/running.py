@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, TextIO
 
+from emulator.command_output import flush, to_the_end
 from pef_schema import PefError, PefUnwritable, Program, SambaError
 from pef_schema.atomic import is_special, write_atomically
 from pef_schema.errors import quoted
-from pef_schema.printable import json_text, printable, say, say_text, some_of, to_the_end
+from pef_schema.printable import json_text, printable, say, say_text, some_of
 from samba.support.layout import bytes_text, created_line
 
 DONE, FAILED, WRONG_USAGE, BAD_FILE = 0, 1, 2, 3
@@ -106,7 +107,7 @@ def run_command(work: Callable[[], int], *, failed: int = FAILED) -> int:
         try:
             return work()
         except SambaError as error:
-            print(end="", flush=True)
+            flush()
             say_text(f"error: {error}", file=sys.stderr)
             return _code(error, failed)
 
