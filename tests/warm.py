@@ -470,7 +470,9 @@ def _enter(first: int) -> None:
     if child:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: os.kill(child, number))
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        while not (end := os.waitpid(child, os.WNOHANG))[0]:
+            time.sleep(_POLL)  # a signal that came just before a longer wait would wait as long
+        code = os.waitstatus_to_exitcode(end[1])
         os._exit(code if code >= 0 else 128 - code)
 
 
