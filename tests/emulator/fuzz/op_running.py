@@ -170,7 +170,7 @@ def _with_gradients(run: Any, arrays: list[jax.Array]) -> Any:
 
 
 def _in_torch(case: Case) -> list[torch.Tensor | None] | None:
-    """Torch's results; None where it refuses the case or has no such op."""
+    """Torch's results; None where it refuses the case, has no such op, or shows foreign memory."""
     overload = torch_overload(case.op)
     if overload is None:
         return None
@@ -178,7 +178,19 @@ def _in_torch(case: Case) -> list[torch.Tensor | None] | None:
         found: Any = overload(*case.args, **case.kwargs)
     except Exception:  # torch's refusals have many types
         return None
-    return list(found) if isinstance(found, (tuple, list)) else [found]
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    return results if all(map(_has_its_memory, results)) else None
+
+
+def _has_its_memory(result: Any) -> bool:
+    """Whether a result lies in the memory that it has: `_reshape_alias` takes any strides."""
+    if not isinstance(result, torch.Tensor) or result.layout is not torch.strided:
+        return True
+    if not result.numel():
+        return True
+    last = sum((n - 1) * stride for n, stride in zip(result.shape, result.stride(), strict=True))
+    end = (result.storage_offset() + last + 1) * result.element_size()
+    return end <= result.untyped_storage().nbytes()
 
 
 def _wide(x: torch.Tensor) -> np.ndarray:
