@@ -185,9 +185,9 @@ def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: list[str]) -> int:
     """Run a command and return the exit status."""
-    args = _parser().parse_args(argv)
 
     def work() -> int:
+        args = _parser().parse_args(argv)
         try:
             return getattr(importlib.import_module("bench.commands"), args.action)(args)
         except (BenchError, PefError) as error:

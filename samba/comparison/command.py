@@ -34,10 +34,14 @@ def run(argv: Sequence[str]) -> int:
     Returns:
         The exit code.
     """
-    args = _parser().parse_args(argv)
-    from samba.comparison.targets import compare_target  # noqa: PLC0415  # loads torch
 
-    return to_the_end(lambda: compare_target(args), failed=2)
+    def work() -> int:
+        args = _parser().parse_args(argv)
+        from samba.comparison.targets import compare_target  # noqa: PLC0415  # loads torch
+
+        return compare_target(args)
+
+    return to_the_end(work, failed=2)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -39,7 +39,7 @@ def compare_target(args: argparse.Namespace) -> int:
     """
     torch.manual_seed(args.seed)
     try:
-        check_outputs([Path(args.json) if args.json and args.json != "-" else None])
+        check_outputs([None if args.json in ("", "-") else args.json])
         if _is_script(args.target):
             return _compare_app(args)
         return _report(_compare_factory(args), args)

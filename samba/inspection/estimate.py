@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from emulator.costs.best_machine import best_machine
@@ -289,7 +288,7 @@ def _estimate(arguments: Sequence[str]) -> int:
         raise WrongUsage("--save FILE keeps a measurement, so it needs --machine this.")
     program = read_pef(args.pef)
     graph = chosen_graph(program, args.graph, pef=args.pef)
-    check_outputs([Path(args.save) if args.save and args.save != "-" else None])
+    check_outputs([None if args.save in ("", "-") else args.save])
     try:
         machine = _machine(args.machine, program, saved=args.save is not None)
     except BadMachineFile as error:

@@ -219,10 +219,9 @@ class CallLog(TorchDispatchMode):
         call = _FORMS_OF.get(func, func)
         if any(r.alias_info is not None for r in returns_of(func)) or is_mutable(func):
             return call(*args, **options)
-        if form in self._results_by_form:
-            return _made_again(self._results_by_form[form])
-        result = self._results_by_form[form] = call(*args, **options)
-        return result
+        if form not in self._results_by_form:
+            self._results_by_form[form] = call(*args, **options)
+        return _made_again(self._results_by_form[form])
 
     def _results(self, result: Any, memory: int) -> Any:
         if isinstance(result, torch.Tensor):
@@ -376,8 +375,8 @@ def _form(meta: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _made_again(result: Any) -> Any:
-    """New tensors of the form of others."""
-    if isinstance(result, torch.Tensor):
+    """New tensors of the form of others, which stay as they are."""
+    if isinstance(result, torch.Tensor) and result.is_meta and result.layout is torch.strided:
         size, strides = result.shape, result.stride()
         return torch.empty_strided(size, strides, dtype=result.dtype, device=META)
     if isinstance(result, (list, tuple)):

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 
 from samba.tensor.views import host_of
-from samba.tracer.torch_internals import (
-    FakeTensor,
-    outside_of_trace,
-)
+from samba.tracer.torch_internals import FakeTensor, outside_of_trace
 
 CPU = torch.device("cpu")
 META = torch.device("meta")

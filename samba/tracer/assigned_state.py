@@ -268,9 +268,18 @@ class AssignedState:
         known = self._known.of(entry.new, counts=False)
         if known is not None:
             return known
-        shape, dtype = tuple(entry.new.shape), entry.new.dtype
         with outside_of_trace():
-            return torch.full(shape, 0.7310586 if dtype.is_floating_point else 1, dtype=dtype)
+            return some_numbers(entry.new)
+
+
+def some_numbers(tensor: T) -> T:
+    """A tensor with values, which stands for one whose values depend on data.
+
+    Args:
+        tensor: The tensor, perhaps without values.
+    """
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    return torch.full(shape, 0.7310586 if dtype.is_floating_point else 1, dtype=dtype)
 
 
 def _is_trained(tensor: T) -> bool:

@@ -27,7 +27,7 @@ from pef_schema.printable import some_of
 from pef_schema.program import Role
 from samba.support.deviations import deviations_of
 from samba.support.tracing import tracing_again
-from samba.tracer.assigned_state import put_back
+from samba.tracer.assigned_state import put_back, some_numbers
 from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, TraceState
 from samba.tracer.containers import WHOLE, Change
 from samba.tracer.observed import Place, Watch, concrete, roots_of
@@ -312,7 +312,7 @@ class _Repeated:
         """
         assert state.before is not None and state.after is not None
         after, made = state.after.unobserved(), state.made
-        real = {id(each): _some_number(each) for each in state.assigned()}
+        real = {id(each): some_numbers(each) for each in state.assigned()}
         if not real:
             return after
         known: dict[int, torch.Tensor] = {}
@@ -332,11 +332,6 @@ class _Repeated:
         self._constants |= known.keys()
         real |= known
         return after.with_tensors(lambda tensor: real.get(id(tensor), tensor))
-
-
-def _some_number(tensor: torch.Tensor) -> torch.Tensor:
-    shape, dtype = tuple(tensor.shape), tensor.dtype
-    return torch.full(shape, 0.7310586 if dtype.is_floating_point else 1, dtype=dtype)
 
 
 def _unread(

@@ -174,7 +174,7 @@ class HitLoops:
                 yield number
                 now = _held(frame)
                 for name in (before.keys() & now.keys()) - ignored:
-                    if now[name] not in (before[name],):
+                    if now[name] not in (before[name],):  # NaN is itself there
                         raise _escaped(f"an iteration of a loop over nonzero() changes {name}")
             ended = True
         finally:

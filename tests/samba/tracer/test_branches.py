@@ -4,93 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pef_schema.program import Role
 from samba.tracer.errors import DataDependentBranch, GradientError
-from samba.tracer.reference import run_reference
-from samba.tracer.traced import Traced
+from tests.samba.tracer.branching import LABELS, Form, Model, X, batches, each, run
 from tests.samba.tracer.raising_forms import RAISING
 from tests.tracing import trace
-
-Form = Callable[[Any, Tensor, Tensor], Any]
-
-X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
-LABELS = torch.tensor([1, 4, 2])
-
-
-class Model(nn.Module):
-    """A weight (4, 6), some buffers, and a function of them, a batch and labels."""
-
-    def __init__(self, form: Form) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(4, 6, generator=torch.Generator().manual_seed(2)))
-        self.strict, self.classes = True, 5
-        self.register_buffer("keep", torch.tensor([True, False, True, True, False, True]))
-        self.register_buffer("size", torch.tensor(2))
-        self.register_buffer("sizes", torch.tensor([1, 3]))
-        self.register_buffer("count", torch.tensor(0))
-        self.register_buffer("statistics", torch.zeros(2))
-        self.places = torch.tensor([True, False, True])
-        self.form = form
-
-    def forward(self, x: Tensor, labels: Tensor) -> Any:
-        return self.form(self, x, labels)
-
-
-def run(traced: Traced, x: Tensor, labels: Tensor) -> tuple[list[Tensor], bool]:
-    """Outputs of a graph, run by torch, and whether one of its checks fails."""
-    given = iter((x, labels))
-    sources = {}
-    for source in traced.sources:
-        tensor = next(given) if source.role is Role.INPUT else source.tensor
-        sources[source.value] = torch.zeros((), dtype=torch.bool) if tensor is None else tensor
-    env = run_reference(traced.graph(), {k: v.detach().clone() for k, v in sources.items()})
-    checks = {s.value for s in traced.sources if s.role is Role.METRIC}
-    failed = any(bool(env[new]) for new, old in traced.updates if old in checks)
-    return [env[o.value] for o in traced.outputs], failed
-
-
-FAST = frozenset(
-    {
-        *("hubert", "with_python", "items", "chained", "detr", "finite_and_more", "caught"),
-        *("changed_by_a_view", "numbers", "masks", "equal", "one_by_one", "one_of_several"),
-        *("lists", "equal_lists", "whole_numbers", "as_numbers", "any_of_several", "kept_number"),
-        "contained",
-    }
-)
-"""Forms that ``make test`` tries; ``make test-all`` tries the others, too."""
-
-
-def each(forms: list[Form]) -> pytest.MarkDecorator:
-    """A parameter for each form."""
-    return pytest.mark.parametrize(
-        "form",
-        [
-            pytest.param(f, id=f.__name__, marks=() if f.__name__ in FAST else pytest.mark.slow)
-            for f in forms
-        ],
-    )
-
-
-def batches() -> list[tuple[Tensor, Tensor]]:
-    """Batches of which some have labels out of range, or numbers that are not finite."""
-    found, generator = [], torch.Generator().manual_seed(5)
-    for n in range(14):
-        x = torch.randn(3, 4, generator=generator)
-        labels = torch.randint(-1 if n % 3 else 0, 6 if n % 2 else 5, (3,), generator=generator)
-        if n % 4 == 3:
-            x[n % 3, n % 4] = (math.inf, -math.inf, math.nan)[n % 3]
-        found.append((x, labels))
-    return [*found, (X, torch.tensor([-1, 5, 2])), (X, torch.tensor([4, 3, 0]))]
-
 
 # -- one side only raises -----------------------------------------------------------
 
@@ -411,81 +335,6 @@ def test_a_check_stays_beside_a_hook_and_within_a_checkpoint() -> None:
 
     nodes = trace(Model(form), (X, LABELS)).nodes
     assert [n.op for n in nodes].count("samba.checked_branch") == 2
-
-
-# -- what follows from constants -------------------------------------------------------------
-
-
-def numbers(m: Any, x: Tensor, labels: Tensor) -> Any:
-    y = x @ m.weight
-    if m.size > 1 and m.sizes.sum() != 3:
-        y = y * 2
-    for number in range(m.size):
-        y = y + number
-    for size in m.sizes.tolist():
-        y = y * size
-    last = m.sizes[1] + m.size - 1
-    return y[:, : int(last)].sum() * float(m.size) + y[..., :last].sum() * m.sizes.max().item()
-
-
-def sizes(m: Any, x: Tensor, labels: Tensor) -> Any:
-    y = F.pad(x, (m.size, m.sizes[0]))
-    return y.reshape(m.sizes[1], -1).expand(m.size, m.sizes[1], -1) + torch.arange(m.size + 5)
-
-
-def masks(m: Any, x: Tensor, labels: Tensor) -> Any:
-    y = x @ m.weight
-    a, b = y[:, m.keep], y[m.places]
-    c, d = torch.masked_select(y, m.keep), y[torch.tensor([True, False, True])]
-    e, f = y[[True, False, True]], y[np.array([True, False, True])]
-    rows, columns = torch.where(m.keep[None] & m.places[:, None])
-    total = a.cumsum(1).sum() + b.exp().sum() + c.cumsum(0).sum() + (d * e * f).sum()
-    return total + (y[rows, columns] * torch.arange(len(rows))).sum()
-
-
-def written(m: Any, x: Tensor, labels: Tensor) -> Any:
-    y = x @ m.weight
-    y[:, m.keep] = y[:, m.keep].flip(1)
-    y[m.places] = torch.arange(12.0).reshape(2, 6)
-    y[:, ~m.keep] = 0.5
-    y[m.places[:, None] & m.keep] = torch.arange(8.0)
-    return y
-
-
-def lists(m: Any, x: Tensor, labels: Tensor) -> Any:
-    y = x @ m.weight
-    places = m.keep.nonzero().squeeze(1)
-    places += 0  # what nonzero() gives is the caller's
-    for place in m.places.nonzero():
-        y = y + x[place].sum()
-    repeated = y[:, :2].repeat_interleave(m.sizes, 1) if len(places) == 4 else y
-    return y[:, places].sum() + torch.unique(m.sizes).sum() + repeated.cumsum(1).sum()
-
-
-def views_of_known(m: Any, x: Tensor, labels: Tensor) -> Any:
-    kept = torch.zeros(3)
-    view = kept[1:]
-    kept.add_(2)
-    first = int(view[0])
-    kept.copy_(x[:, 0].detach())
-    return x @ m.weight * first
-
-
-KNOWN = [numbers, sizes, masks, written, lists, views_of_known]
-
-
-@each(KNOWN)
-def test_what_follows_from_constants_and_unchanged_buffers_is_torchs(form: Form) -> None:
-    model = Model(form)
-    traced = trace(model, (X, LABELS), inference=True)
-    for x, labels in batches()[:3]:
-        outputs, fails = run(traced, x, labels)
-        assert not fails
-        torch.testing.assert_close(outputs[0], model(x, labels))
-
-
-def test_known_buffers_are_named() -> None:
-    assert [path for path, _ in trace(Model(numbers), (X, LABELS)).known] == ["size", "sizes"]
 
 
 def test_targets_that_a_mask_selects_are_rows_for_ctc() -> None:
