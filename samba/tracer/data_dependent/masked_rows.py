@@ -2,9 +2,10 @@
 
 How many entries of a mask are set is data, but there are at most as many as it has entries. A
 selection becomes a table with a row for each entry of the mask; the rows of entries that are not
-set repeat the first one that is. What is computed row by row may then go on; where rows
-meet (``index_add_``, a sum), those that are not set are left out. A graph that does anything else
-with a selection is left as it is, and refused.
+set repeat the first one that is, or the first of all where none is. What is computed row by row
+may then go on; where rows meet (``index_add_``, a sum), those that are not set are left out. No
+gradient comes from these: what is 0 there is multiplied by finite slopes alone. A graph that does
+anything else with a selection is left as it is, and refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,12 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-from samba.tracer.data_dependent.rowwise import arguments, row_axis_kept
+from samba.tracer.data_dependent.rowwise import (
+    GATHERS,
+    arguments,
+    finite_slope_at,
+    row_axis_kept,
+)
 from samba.tracer.nodes import call_like
 from samba.tracer.torch_internals import fake_mode_of
 from samba.tracer.traced import carries_gradient
@@ -174,7 +180,10 @@ class _Rewriter:
             if not row_axis_kept(node, self._shapes(node), {n: a[0] for n, a in axes.items() if a}):
                 raise _Refused
             self._fix_sizes(node)
+            self._keep_slopes_finite(node)
             node.meta["val"] = self._run(node.target, node.args, node.kwargs)
+            if str(node.target) in GATHERS:
+                self._gather(node)
         elif not any(results):
             self._meet(node)
         else:
@@ -227,7 +236,7 @@ class _Rewriter:
         with mode:
             return target(*args, **kwargs)
 
-    def _emit(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+    def _emit(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         if self.now is None:
             raise _Refused
         with self.graph.inserting_before(self.now):
@@ -327,16 +336,50 @@ class _Rewriter:
         return self._reshaped(source, flat), table
 
     def _rows(self, flat: Node, table: _Table, axis: int) -> Node:
-        """The rows of a tensor; no gradient goes through those that are not taken.
-
-        It would be 0 times the slope of what is made of them, which may be infinite.
-        """
+        """The rows of a tensor at the places of a table."""
         rows = self._emit(aten.index.Tensor, flat, [*[None] * axis, table.place])
+        return self._without_gradient(rows, table, axis)
+
+    def _gather(self, node: Node) -> None:
+        """The rows that are not taken have no gradient where an index takes them, too."""
+        axis = self._axis(node)
+        if axis is None:
+            raise _Refused
+        rows = self._emit(node.target, *node.args, **node.kwargs)
+        self._substitute(node, self._without_gradient(rows, self._table(axis[1]), axis[0]))
+
+    def _without_gradient(self, rows: Node, table: _Table, axis: int) -> Node:
+        """Rows of which no gradient goes through those that are not taken, which are finite.
+
+        Where no entry is set, they are whatever stands first: not a number, for instance, of which
+        a weight that multiplies it would have a gradient.
+        """
         value = rows.meta["val"]
         if not carries_gradient(value):
             return rows
-        keep = self._spread(table, axis, value.dim())
-        return self._emit(aten.where.self, keep, rows, self._emit(aten.detach.default, rows))
+        others = self._emit(aten.nan_to_num.default, self._emit(aten.detach.default, rows), 0, 0, 0)
+        return self._emit(aten.where.self, self._spread(table, axis, value.dim()), rows, others)
+
+    def _keep_slopes_finite(self, node: Node) -> None:
+        """Replace the rows that are not taken by a number at which an operation has a slope.
+
+        The gradient of these rows is 0, and 0 times an infinite slope is not a number.
+        """
+        within, axis = finite_slope_at(node.target), self._axis(node)
+        if within is None or axis is None:
+            return
+        result = self.old[node]
+        keep = self._spread(self._table(axis[1]), axis[0], result.dim())
+
+        def filled(arg: Node) -> Node:
+            value = arg.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not carries_gradient(value):
+                return arg
+            if not value.dim() and value.dtype != result.dtype:
+                return arg  # rows in its place would change the type of the result
+            return self._emit(aten.where.ScalarOther, keep, arg, within)
+
+        node.args, node.kwargs = map_arg(node.args, filled), map_arg(node.kwargs, filled)
 
     # -- where rows meet ----------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Which operations compute each row from the same row of what they take."""
+"""Which operations compute each row from the same row of what they take, and where that is safe."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 from emulator.op_facts.table import facts_of
+from samba.tracer.torch_internals import packet_of
 
 _VIEWS = frozenset({"aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"})
 _MADE = frozenset(
@@ -45,6 +46,19 @@ _ALONG = {
 }
 """Where operations that keep all axes take the one along which they mix."""
 _DEFAULT_AXIS = {"aten.topk.default": -1, "aten.sort.default": -1}
+GATHERS = frozenset({"aten.index.Tensor", "aten.index_select.default", "aten.embedding.default"})
+"""Operations that take rows of a tensor at the places of a selection."""
+_FINITE_SLOPES = frozenset(
+    {
+        *("_to_copy", "abs", "add", "celu", "clamp", "clamp_max", "clamp_min", "clone", "cos"),
+        *("elu", "gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "maximum"),
+        *("minimum", "mish", "mul", "neg", "relu", "relu6", "selu", "sigmoid", "silu", "sin"),
+        *("softplus", "sub", "tanh", "threshold", "to", "where"),
+    }
+)
+"""Pointwise operations whose values and slopes are finite at every finite number."""
+_WITHIN = {"acosh": 1.5, "mvlgamma": 50.0, "special_zeta": 1.5}
+"""Numbers at which others are finite, value and slope; those that are not named are at 0.5."""
 
 
 def arguments(node: Node) -> tuple[Any, ...]:
@@ -87,9 +101,24 @@ def row_axis_kept(node: Node, values: Mapping[Node, Any], axes: Mapping[Node, in
         if set(axes) == {left, right}:
             return axes[left] == axes[right] == 0
         return list(axes) == [left] and axes[left] == 1
-    if op in ("aten.index.Tensor", "aten.embedding.default", "aten.index_select.default"):
+    if op in GATHERS:
         return args[0] not in axes
     return False
+
+
+def finite_slope_at(target: Any) -> float | None:
+    """A number at which a pointwise operation has a finite value and a finite slope.
+
+    Args:
+        target: The operation.
+
+    Returns:
+        None where every finite number will do.
+    """
+    name = packet_of(target)
+    if torch.Tag.pointwise not in target.tags or name in _FINITE_SLOPES:
+        return None
+    return _WITHIN.get(name, 0.5)
 
 
 def _before(value: torch.Tensor) -> int:

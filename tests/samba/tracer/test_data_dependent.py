@@ -141,22 +141,58 @@ KINDS = [
 ]
 
 
-class Roots(nn.Module):
-    """Takes roots of a selection, whose slope at 0 is infinite."""
+ROWS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mask": lambda h, mask: h[mask],
+    "masked_select": lambda h, mask: h.masked_select(mask),
+    "where": lambda h, mask: h[torch.where(mask)[0]],
+    "nonzero": lambda h, mask: h[mask.nonzero()[:, 0]],
+    "index_select": lambda h, mask: h.index_select(0, mask.nonzero().squeeze(1)),
+    "embedding": lambda h, mask: F.embedding(mask.nonzero()[:, 0], h[:, None]).squeeze(1),
+}
+"""Ways of taking the rows that a mask says."""
+STEEP: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sqrt": lambda rows, scale: (rows * scale).sqrt(),
+    "log": lambda rows, scale: rows.log() * scale,
+    "acosh": lambda rows, scale: (rows * scale + 1).acosh(),
+    "atanh": lambda rows, scale: (rows * scale + 1).atanh(),
+    "pow": lambda rows, scale: (rows * scale) ** 0.5,
+    "quotient": lambda rows, scale: rows / (rows * scale),
+    "denominator": lambda rows, scale: rows / (scale - scale.detach()),
+    "rsqrt": lambda rows, scale: (rows * scale).rsqrt() * scale,
+    "exp": lambda rows, scale: ((rows + 1000) * scale).exp(),
+    "times": lambda rows, scale: rows * scale,
+}
+"""Computations whose slopes, or values, are not finite where a row is 0, 1 or not a number."""
 
-    def __init__(self) -> None:
+
+class Steep(nn.Module):
+    """Computes from rows what has no finite slope at those that are not selected."""
+
+    def __init__(self, rows: str, steep: str) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(4))
+        self.shift = nn.Parameter(torch.zeros(4))
+        self.factor = nn.Parameter(torch.tensor(1.0))
+        self.rows, self.steep = ROWS[rows], STEEP[steep]
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        h = x * self.scale
-        return h[mask].sqrt().sum() + h.masked_select(mask).sqrt().sum() + h.sum()
+        h = x + self.shift
+        return self.steep(self.rows(h, mask), self.factor).sum() + h.nan_to_num().sum()
 
 
-def test_rows_that_are_not_selected_have_no_gradient() -> None:
-    x = torch.tensor([0.0, 1.0, 4.0, 0.0])
-    batches = [(x, x > 9), (x, x > 0)]
-    check(Roots(), *batches)
+@pytest.mark.parametrize("steep", STEEP)
+@pytest.mark.parametrize("rows", ["mask", "where"])
+def test_rows_that_are_not_selected_have_no_gradient(rows: str, steep: str) -> None:
+    """Nor has a weight one from them, even where none is selected."""
+    x = torch.tensor([0.0, 1.5, 4.0, 0.0])
+    batches = [(x, x > 9), *([(x, x > 0)] if steep not in ("atanh", "denominator") else [])]
+    check(Steep(rows, steep), *batches)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("steep", ["sqrt", "times"])
+def test_however_rows_are_taken_the_others_have_no_gradient(rows: str, steep: str) -> None:
+    x = torch.tensor([math.nan if steep == "times" else 0.0, 1.0, 4.0, 0.0])
+    check(Steep(rows, steep), (x, x > 9), (x, x > 0))
 
 
 @pytest.mark.parametrize("find", [torch.nonzero, torch.argwhere, torch.where])
