@@ -42,6 +42,8 @@ class DeviceTwins(Protocol):
 
     device: Device
 
+    @property
+    def gradients_wait(self) -> bool: ...
     def all_tensors(self, operation: str) -> list[HostTensor]: ...
     def has_grad(self, name: str) -> bool: ...
     def read_tensors(self, tensors: Sequence[HostTensor]) -> None: ...
@@ -99,6 +101,7 @@ class HostWrites(Watcher):
                 _hooked.add(optimizer)
                 optimizer.register_load_state_dict_post_hook(_optimizer_loaded)
                 optimizer.register_state_dict_pre_hook(_optimizer_is_saved)
+                optimizer.register_step_pre_hook(_optimizer_steps)
 
     def _enter(self, tensors: Sequence[HostTensor]) -> None:
         self._leave()
@@ -201,6 +204,24 @@ class HostWrites(Watcher):
                 f"{operation} uses the state of {type(optimizer).__name__} on the host, which runs "
                 "have changed on the device: host memory has an older state, or none, until "
                 "samba.session.to_cpu(model, optimizer) copies it",
+            )
+
+    def optimizer_steps(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step on the host: told if all its gradients are on the device.
+
+        A script may call ``step()`` beside runs that update, which is right as it is.
+
+        Args:
+            optimizer: Any optimizer.
+        """
+        if not self._loaded.gradients_wait or all(o is not optimizer for o, _ in self._states):
+            return
+        if all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+            self._deviations.tell(
+                "host-gradient",
+                f"{type(optimizer).__name__}.step() updates nothing: the gradients of the last "
+                "backward pass are on the device, and the parameters have none on the host. Run "
+                "section_types=['opt'] to update them on the device",
             )
 
     def lacks_gradient(self, tensor: torch.Tensor, reader: str) -> None:
@@ -440,6 +461,13 @@ def _optimizer_is_saved(optimizer: torch.optim.Optimizer) -> None:
     """Hook of optimizers before ``state_dict()``."""
     for writes in list(_watching):
         writes.optimizer_is_used(optimizer, "optimizer.state_dict()")
+
+
+def _optimizer_steps(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    """Hook of optimizers before ``step()``."""
+    del args, kwargs
+    for writes in list(_watching):
+        writes.optimizer_steps(optimizer)
 
 
 def tell_if_older(

@@ -168,6 +168,11 @@ class Loaded:
                 self.writes,
             )
 
+    @property
+    def gradients_wait(self) -> bool:
+        """Whether the device has gradients that no update has used."""
+        return any(runner.gradients.waits for runner in self._every)
+
     def close(self) -> None:
         """Look after nothing any more: the program leaves the device."""
         self.writes.close()

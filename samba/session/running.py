@@ -70,6 +70,7 @@ class Runner:
         known: Regions of inputs that runs of any of its graphs were given.
 
     Attributes:
+        gradients: Those that its runs leave for an update.
         ticks: Loses an element with each run of the device.
         mark: How many it had left when a call began, set by who calls.
         start: What the load has taken its time for; told with the first plan, and empty then.
@@ -109,10 +110,11 @@ class Runner:
         given = set[int]() if known is None else known
         self._first_inputs = FirstInputs(program, feeder, self._buffers, given)
         self._kept = KeptGradients(program, self._graph, lambda: device.counters.runs)
+        self.gradients = PendingGradients(program)
         self._own_watchers = (
             WatchedAutocast(program),
             self._first_inputs,
-            PendingGradients(program),
+            self.gradients,
             self._kept,
         )
         self.watch(self._groups)

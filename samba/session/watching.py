@@ -301,6 +301,11 @@ class PendingGradients(Watcher):
         self._repeats = self._has_warned = False
 
     @property
+    def waits(self) -> bool:
+        """Whether an update has yet to use gradients of a backward pass."""
+        return bool(self._waiting)
+
+    @property
     def looks(self) -> bool:
         """Whether a repetition of the last call would replace gradients."""
         return self._repeats

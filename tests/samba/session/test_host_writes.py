@@ -416,3 +416,15 @@ def test_clipping_gradients_that_are_on_the_device_is_told_once(scene, caplog):
     assert len(told_of(caplog, "host-gradient")) == 1
     scene.model.head.weight.cpu()
     assert scene.model.head.weight.grad is not None
+
+
+def test_a_step_on_the_host_that_updates_nothing_is_told_once(scene, caplog):
+    """It is told where gradients wait on the device for an update, and not beside one."""
+    for seed in (1, 2):
+        samba.session.run(named(batch(seed)), section_types=["fwd", "bckwd"])
+        scene.optimizer.step()
+        samba.session.run(named(batch(seed)), section_types=["opt"])
+        scene.optimizer.step()
+    (told,) = told_of(caplog, "host-gradient")
+    assert "Adam.step() updates nothing" in told
+    assert "section_types=['opt']" in told
