@@ -8,8 +8,6 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from torch.fx.traceback import annotate, preserve_node_meta
-
 from pef_schema.errors import quoted
 from samba.abexit import SambaAtexit
 from samba.argconf.parsed import configure
@@ -17,6 +15,7 @@ from samba.errors import ArgumentError, literal
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
 from samba.support.given import flag_of, mapping_of, whole_of
+from samba.support.marks import marked
 from samba.support.strict_json import parse_json
 from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again, register_told
 from samba.tensor.lazy_mode import current_mode
@@ -82,7 +81,7 @@ class Modes:
         """
         self._graphamp_off += 1
         try:
-            with preserve_node_meta(), annotate({NO_GRAPHAMP: True}):
+            with marked(NO_GRAPHAMP):
                 yield
         finally:
             self._graphamp_off -= 1

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx.traceback import annotate, preserve_node_meta
 
+from samba.support.marks import marked
 from samba.tracer.backward_passes import changes_state
 from samba.tracer.changed_state import ChangedAttributes, TraceState, assigned_line
 from samba.tracer.containers import Change
@@ -300,9 +300,9 @@ def _write(writes: Sequence[Assigned], result: Any) -> Any:
         return leaf.clone() if shows else leaf
 
     result, values = tree_map(apart, (result, [entry.new for entry in writes]))
-    with uncounted_changes(olds), preserve_node_meta():
+    with uncounted_changes(olds):
         for entry, old, value in zip(writes, olds, values, strict=True):
-            with annotate({SOURCE: assigned_line(entry.owner, entry.name)}):
+            with marked(SOURCE, assigned_line(entry.owner, entry.name)):
                 old.copy_(value)
     return result
 

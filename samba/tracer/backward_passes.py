@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx.traceback import annotate, preserve_node_meta
 
 from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
+from samba.support.marks import marked
 from samba.tracer.errors import GradientError
 from samba.tracer.marker_ops import cotangent
 from samba.tracer.torch_internals import (
@@ -295,8 +295,7 @@ def _gradients(
         results = [pending.results[i] for i in used]
         with (
             grad_mode_after(),
-            preserve_node_meta(),
-            annotate({SOURCE: pending.source}),
+            marked(SOURCE, pending.source),
             with_gradients_asked(grad, backward),
         ):
             return own(results, pending.leaves, incoming, allow_unused=True)

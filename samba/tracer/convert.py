@@ -19,6 +19,7 @@ from torch.export.graph_signature import (
 from emulator.op_facts.names import ALIAS, CHECKED_BRANCH, NEXT_SEED
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Node, Ref, Role, Value
 from samba.directives import fusion_of
+from samba.support.marks import mark_of
 from samba.support.naming import Namer, join_name
 from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.errors import TraceError
@@ -222,7 +223,7 @@ class _Converter(PlainNodes):
         elif op == MARKER:
             self._marker(node, module, prefix)
         else:
-            if NO_GRAPHAMP in (node.meta.get("custom") or {}):
+            if mark_of(node, NO_GRAPHAMP):
                 self.exempt.append(len(self.nodes))
             self.operation(node, module=module, prefix=prefix)
             table = self.nodes[-1].args[0] if op == RENORM else None

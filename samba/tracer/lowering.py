@@ -21,6 +21,7 @@ from torch.fx import Graph, Node
 from emulator.handler_errors import raise_error_of_handler
 from emulator.op_facts.table import facts_of, op_facts
 from samba.tracer.data_dependent.masked_rows import bound_selections
+from samba.tracer.data_dependent.turns import keep_slopes_finite
 from samba.tracer.errors import DEPENDS_ON_DATA, UnsupportedOp, UnsupportedOps
 from samba.tracer.inputs import foreign_reason
 from samba.tracer.kernel_refusals import refuse_of_nothing
@@ -64,6 +65,7 @@ def lower(program: ExportedProgram, root: str) -> ExportedProgram:
     program = _decompose(program, root)
     with quiet():
         _drop_checks(program.graph)
+        keep_slopes_finite(program.graph, program.graph_signature.user_inputs)
         _keep_statistics(program.graph)
         _insert_casts(program.graph)
     refuse_seeded(program.graph.nodes)

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.fx.traceback import annotate, preserve_node_meta
 
 from emulator.op_facts.table import facts_of, op_facts
 from pef_schema.program import Graph, Node, Ref
 from samba.support.deviations import tell
+from samba.support.marks import mark_of, marked
 from samba.tracer.errors import TraceError
 from samba.tracer.nodes import argument
 from samba.tracer.torch_internals import outside_of_trace
@@ -259,11 +259,7 @@ class SeedWatch:
         given = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Generator))
         if caller is None or next(given, torch.default_generator).initial_seed() == self._seed:
             return nullcontext()  # the exporter goes through the graph once more, or no seed
-        stack = ExitStack()
-        stack.enter_context(preserve_node_meta())
-        line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-        stack.enter_context(annotate({_SEEDED: line}))
-        return stack
+        return marked(_SEEDED, f"{caller.f_code.co_filename}:{caller.f_lineno}")
 
 
 _SEEDED = "samba_seeded"
@@ -280,6 +276,6 @@ def refuse_seeded(nodes: Iterable[torch.fx.Node]) -> None:
         SeededNumbers: It does.
     """
     for node in drawing_nodes(nodes, ()):
-        line = (node.meta.get("custom") or {}).get(_SEEDED)
+        line = mark_of(node, _SEEDED)
         if line and not drops_nothing(node):
             raise SeededNumbers(line)

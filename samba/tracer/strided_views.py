@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
+from samba.support.marks import mark_of
 from samba.tracer.errors import StridedViewError
 from samba.tracer.nodes import call_like, changes_in_place, shown_by
 from samba.tracer.torch_internals import (
@@ -190,7 +191,7 @@ def exact_writes(program: ExportedProgram) -> None:
     writes = [
         node
         for node in graph.find_nodes(op="call_function", target=_SCATTER)
-        if _OWN not in (node.meta.get("custom") or {})
+        if not mark_of(node, _OWN)
     ]
     with replacing_nodes(program):
         for node in writes:

@@ -25,6 +25,7 @@ from typing import Any, TextIO
 import torch
 
 from pef_schema.program_facts import is_installed
+from samba.support.marks import mark_of
 
 # Each ends in a separator: torchvision lies beside torch, and is none of its parts.
 _TORCH = os.path.join(Path(torch.__file__).parent, "")
@@ -68,7 +69,7 @@ def node_line(node: torch.fx.Node, otherwise: str = "") -> str:
         node: The node.
         otherwise: What to say where no line of the user's is known.
     """
-    line = (node.meta.get("custom") or {}).get(SOURCE)
+    line = mark_of(node, SOURCE)
     return line or source_line(node.meta.get("stack_trace")) or otherwise
 
 

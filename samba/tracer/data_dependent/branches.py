@@ -22,10 +22,10 @@ from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
 import torch
-from torch.fx.traceback import annotate, preserve_node_meta
 
 from pef_schema.printable import some_of
 from samba.support.deviations import Deviations
+from samba.support.marks import marked
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.known_values import KnownValues, where_finite
 from samba.tracer.data_dependent.loops import HitLoops
@@ -421,7 +421,7 @@ class CheckedBranches:
 
     def _check(self, condition: T, taken: bool) -> None:
         line = calling_line()
-        with preserve_node_meta(), annotate({SOURCE: line}):
+        with marked(SOURCE, line):
             check(condition.detach().reshape(()), taken)
         self._lines.setdefault(line, None)
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import count
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 
+from samba.tracer.data_dependent.turns import in_turn, tells_hit
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.torch_internals import tree_leaves
 from samba.tracer.user_code import calling_line, is_read_behind_loop, loop_target
@@ -60,9 +62,11 @@ class _Turn:
     """One turn of a loop.
 
     Args:
+        number: Of the turn, among all of the trace.
         hit: bool (): whether it takes place in a run.
     """
 
+    number: int
     hit: torch.Tensor
 
 
@@ -98,6 +102,7 @@ class HitLoops:
         self._hits: dict[int, _Hits] = {}
         self._made: dict[int, _Made] = {}
         self._turn: _Turn | None = None
+        self._numbers = count()
         self._left = ""
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -118,7 +123,8 @@ class HitLoops:
         leaves_more |= getattr(func, "__name__", "").startswith("_foreach_")
         if self._turn is not None and leaves_more:
             raise _escaped("an iteration of a loop over nonzero() has effects beyond its writes")
-        result = self._guarded(func, args, kwargs)
+        with nullcontext() if self._turn is None else in_turn(self._turn.number):
+            result = self._guarded(func, args, kwargs)
         self._note(func, args, kwargs, result)
         return result
 
@@ -166,7 +172,7 @@ class HitLoops:
         try:
             for entry in range(hits.condition.shape[0]):
                 self._turn = None
-                turn = self._turn = _Turn(hit=hits.condition.select(0, entry).ne(0))
+                turn = self._turn = self._turn_of(hits, entry)
                 number: Any = entry
                 if tensors:
                     number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
@@ -180,6 +186,11 @@ class HitLoops:
         finally:
             self._left = "" if ended else line
             self._turn = None
+
+    def _turn_of(self, hits: _Hits, entry: int) -> _Turn:
+        turn = next(self._numbers)
+        with tells_hit(turn):
+            return _Turn(number=turn, hit=hits.condition.select(0, entry).ne(0))
 
     def _finish(self, results: Any) -> None:
         if self._left:

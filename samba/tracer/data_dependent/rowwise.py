@@ -57,8 +57,9 @@ _FINITE_SLOPES = frozenset(
     }
 )
 """Pointwise operations whose values and slopes are finite at every finite number."""
+A_FINITE_NUMBER = 0.5
+"""At which pointwise operations are finite, value and slope, unless they are named below."""
 _WITHIN = {"acosh": 1.5, "mvlgamma": 50.0, "special_zeta": 1.5}
-"""Numbers at which others are finite, value and slope; those that are not named are at 0.5."""
 
 
 def arguments(node: Node) -> tuple[Any, ...]:
@@ -118,7 +119,7 @@ def finite_slope_at(target: Any) -> float | None:
     name = packet_of(target)
     if torch.Tag.pointwise not in target.tags or name in _FINITE_SLOPES:
         return None
-    return _WITHIN.get(name, 0.5)
+    return _WITHIN.get(name, A_FINITE_NUMBER)
 
 
 def _before(value: torch.Tensor) -> int:

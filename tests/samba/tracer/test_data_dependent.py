@@ -179,8 +179,9 @@ class Steep(nn.Module):
         return self.steep(self.rows(h, mask), self.factor).sum() + h.nan_to_num().sum()
 
 
-@pytest.mark.parametrize("steep", STEEP)
-@pytest.mark.parametrize("rows", ["mask", "where"])
+@pytest.mark.parametrize(
+    ("rows", "steep"), [*(("mask", steep) for steep in STEEP), ("where", "sqrt"), ("where", "log")]
+)
 def test_rows_that_are_not_selected_have_no_gradient(rows: str, steep: str) -> None:
     """Nor has a weight one from them, even where none is selected."""
     x = torch.tensor([0.0, 1.5, 4.0, 0.0])
@@ -266,6 +267,41 @@ def test_anything_else_is_refused(kind: str) -> None:
         trace(Refused(), torch.randn(5, 3))
     (op,) = caught.value.ops
     assert (op.name, op.lines) == ("aten.index.Tensor", (line_of(__file__, "selected"),))
+
+
+class SteepTurns(nn.Module):
+    """A loop whose turns compute from rows what has no finite slope at those that are not hit."""
+
+    def __init__(self, write: str, steep: str) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(2))
+        self.factor = nn.Parameter(torch.tensor([1.0, 1.0]))
+        self.write, self.steep = write, STEEP[steep]
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        h = x + self.shift
+        out = torch.ones_like(x)
+        for row in mask.nonzero():
+            part = self.steep(h[row[0]], self.factor)
+            match self.write:
+                case "add":
+                    out.index_add_(0, row, part[None])
+                case "own":
+                    out[row[0]] += part
+                case _:
+                    out[row[0]] = part
+        return out + h.nan_to_num()
+
+
+@pytest.mark.parametrize(
+    ("write", "steep"),
+    [("add", steep) for steep in STEEP]
+    + [(write, steep) for write in ("own", "set") for steep in ("sqrt", "times")],
+)
+def test_turns_that_do_not_take_place_have_no_gradient(write: str, steep: str) -> None:
+    """Nor has a weight one from them."""
+    x = torch.tensor([[1.5, 3.0], [0.0, 0.0], [4.0, 2.0], [math.nan, 0.0]])
+    check(SteepTurns(write, steep), (x, torch.zeros(4)), (x, torch.tensor([1.0, 0, 2, 0])))
 
 
 class Escaping(nn.Module):
