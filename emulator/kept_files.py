@@ -67,11 +67,16 @@ _ABANDONED = 3600.0
 """Seconds after which a file that nobody finished is of a process that is gone."""
 
 
+_told: set[tuple[Path, type[OSError]]] = set()
+"""Folders of which it was logged what is wrong with them, with the kind of error."""
+
+
 class KeptFiles:
     """Bytes by name, for this user alone.
 
     Nothing that goes wrong with the folder is an error: a file that cannot be read counts
-    as missing, one that cannot be written is left out, and the first reason is logged.
+    as missing, one that cannot be written is left out, and the first reason is logged: once for
+    all kinds of files that lie side by side.
 
     Args:
         folder: Where the files lie; made when the first one is written.
@@ -86,11 +91,10 @@ class KeptFiles:
         (b'what took long', None)
     """
 
-    __slots__ = ("_told", "folder", "limit")
+    __slots__ = ("folder", "limit")
 
     def __init__(self, folder: Path, *, limit: int) -> None:
         self.folder, self.limit = folder, limit
-        self._told = False
 
     def get(self, name: str) -> bytes | None:
         """What was put under a name; None if nothing whole lies there.
@@ -183,8 +187,9 @@ class KeptFiles:
         return True
 
     def _tell(self, what: str, error: OSError) -> None:
-        if not self._told:
-            self._told = True
+        reason = self.folder.parent, type(error)
+        if reason not in _told:
+            _told.add(reason)
             _LOG.warning("%s in %s: %s; continuing without it", what, self.folder, error)
 
 

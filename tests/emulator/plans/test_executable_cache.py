@@ -322,11 +322,13 @@ def test_files_that_nobody_finished_go(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whatever is to be kept there."""
     (tmp_path / "file").touch()
-    files = KeptFiles(tmp_path / "file" / "kept", limit=1000)
-    for _ in range(3):
-        files.put("a", b"data")
-        assert files.get("a") is None
+    for kind in ("executables", "plans", "traces"):
+        files = KeptFiles(tmp_path / "file" / "kept" / kind, limit=1000)
+        for _ in range(3):
+            files.put("a", b"data")
+            assert files.get("a") is None
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
