@@ -68,7 +68,7 @@ _ABANDONED = 3600.0
 
 
 _told: set[tuple[Path, type[OSError]]] = set()
-"""Folders of which it was logged what is wrong with them, with the kind of error."""
+"""What was logged: the folder, and the kind of error that it gave."""
 
 
 class KeptFiles:

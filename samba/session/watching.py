@@ -316,11 +316,10 @@ class PendingGradients(Watcher):
 
     def after(self, steps: StepKey) -> None:
         """Take note of the gradients that a run has replaced, used or left to be used."""
-        if self._has_warned:
-            return
         self._waiting, replaced = self._run(steps)
-        self._replaced |= replaced
-        self._repeats = not self._replaced and bool(self._run(steps)[1])
+        if not self._has_warned:
+            self._replaced |= replaced
+            self._repeats = not self._replaced and bool(self._run(steps)[1])
 
     def _run(self, steps: StepKey) -> tuple[frozenset[int], frozenset[int]]:
         """The gradients that wait after some steps, and those that these replace."""

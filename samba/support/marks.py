@@ -27,6 +27,16 @@ def marked(key: str, value: object = True) -> Iterator[None]:
         yield
 
 
+def mark(node: Node, key: str) -> None:
+    """Mark a node.
+
+    Args:
+        node: An exported node.
+        key: The mark's key.
+    """
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), key: True}
+
+
 def mark_of(node: Node, key: str) -> Any:
     """The value of a mark of a node; None if it has none of that key.
 

@@ -41,6 +41,16 @@ def value_of(arg: Any) -> Any:
     return arg.meta.get("val") if isinstance(arg, Node) else None
 
 
+def values_of(node: Node) -> list[Any]:
+    """What a node computes, each of several results for itself.
+
+    Args:
+        node: A node.
+    """
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, (tuple, list)) else [value]
+
+
 def argument(node: Node, position: int, default: Any = None) -> Any:
     """An argument of an operation, whether it was given by position or by name.
 

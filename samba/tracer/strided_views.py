@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.export import ExportedProgram
 
-from samba.support.marks import mark_of
+from samba.support.marks import mark, mark_of
 from samba.tracer.errors import StridedViewError
 from samba.tracer.nodes import call_like, changes_in_place, shown_by
 from samba.tracer.torch_internals import (
@@ -270,7 +270,7 @@ class _View:
             StridedViewError: If that cannot be.
         """
         if self.source is not None:
-            self.node.meta["custom"] = {**(self.node.meta.get("custom") or {}), _OWN: True}
+            mark(self.node, _OWN)
         if math.prod(self.size) == 0:
             return
         if self.written and np.unique(self._places()).size < math.prod(self.size):

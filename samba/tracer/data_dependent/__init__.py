@@ -5,8 +5,8 @@ Two forms have a static graph that is right for all data:
 * selections by value, such as ``x[mask]`` (``masked_rows``, by the rules of ``rowwise``): tables
   with a row for every entry of the mask, whose rows must meet again in a sum or a write;
 * loops over what was hit, ``for entry in hit.nonzero():`` (``loops``): a turn for every entry,
-  whose writes in place are undone where the entry was not hit (``turns`` keeps them without
-  gradient).
+  whose writes in place are undone where the entry was not hit; ``turns`` keeps the gradient of
+  what was undone at 0.
 
 Branches on values go one of three ways (``branches``): what follows from constants and from buffers
 that forward leaves alone is computed (``known_values``, ``constant_shapes``); of a branch that

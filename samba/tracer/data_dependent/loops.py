@@ -188,6 +188,7 @@ class HitLoops:
             self._turn = None
 
     def _turn_of(self, hits: _Hits, entry: int) -> _Turn:
+        """The turn for one entry of the condition."""
         turn = next(self._numbers)
         with tells_hit(turn):
             return _Turn(number=turn, hit=hits.condition.select(0, entry).ne(0))

@@ -27,7 +27,7 @@ from samba.tracer.data_dependent.rowwise import (
     finite_slope_at,
     row_axis_kept,
 )
-from samba.tracer.nodes import call_like
+from samba.tracer.nodes import call_like, values_of
 from samba.tracer.torch_internals import fake_mode_of
 from samba.tracer.traced import carries_gradient
 
@@ -116,15 +116,10 @@ def _axis(value: Any) -> tuple[int, Any] | None:
     return axes[0] if axes else None
 
 
-def _values(node: Node) -> list[Any]:
-    value = node.meta.get("val")
-    return list(value) if isinstance(value, (tuple, list)) else [value]
-
-
 def _rows_in(node: Node) -> bool:
     return any(
         isinstance(value, torch.Tensor) and any(isinstance(s, torch.SymInt) for s in value.shape)
-        for value in _values(node)
+        for value in values_of(node)
     )
 
 
@@ -168,13 +163,13 @@ class _Rewriter:
         axes = {source: self._axis(source) for source in node.all_input_nodes}
         sized = any(isinstance(self.old.get(s), torch.SymInt) for s in node.all_input_nodes)
         if not sized and not any(axes.values()):
-            if any(_axis(value) for value in _values(node)):
+            if any(_axis(value) for value in values_of(node)):
                 self._select(node)
             return
         self._same_mask(a for a in axes.values() if a)
         if sized and str(node.target) not in _SIZED:
             raise _Refused
-        results = [_axis(value) for value in _values(node)]
+        results = [_axis(value) for value in values_of(node)]
         if all(results):
             self._same_mask([*(a for a in axes.values() if a), *(r for r in results if r)])
             if not row_axis_kept(node, self._shapes(node), {n: a[0] for n, a in axes.items() if a}):
@@ -296,7 +291,7 @@ class _Rewriter:
             place = self._emit(aten.where.self, taken, number, first)
             table = _Table(mask=mask, shape=tuple(value.shape), taken=taken, place=place)
             self.of_mask[mask] = table
-        for old in _values(node):
+        for old in values_of(node):
             axis = _axis(old)
             if axis is None:
                 raise _Refused
@@ -341,7 +336,7 @@ class _Rewriter:
         return self._without_gradient(rows, table, axis)
 
     def _gather(self, node: Node) -> None:
-        """The rows that are not taken have no gradient where an index takes them, too."""
+        """Take rows by an index as by a mask: without gradient where they are not taken."""
         axis = self._axis(node)
         if axis is None:
             raise _Refused
@@ -349,10 +344,10 @@ class _Rewriter:
         self._substitute(node, self._without_gradient(rows, self._table(axis[1]), axis[0]))
 
     def _without_gradient(self, rows: Node, table: _Table, axis: int) -> Node:
-        """Rows of which no gradient goes through those that are not taken, which are finite.
+        """Rows as they are where they are taken; others are finite, and give no gradient.
 
-        Where no entry is set, they are whatever stands first: not a number, for instance, of which
-        a weight that multiplies it would have a gradient.
+        If no entry of the mask is set, all rows repeat the first one. If that were not a number, a
+        weight that multiplies it would get a gradient that is none either.
         """
         value = rows.meta["val"]
         if not carries_gradient(value):
@@ -361,7 +356,7 @@ class _Rewriter:
         return self._emit(aten.where.self, self._spread(table, axis, value.dim()), rows, others)
 
     def _keep_slopes_finite(self, node: Node) -> None:
-        """Replace the rows that are not taken by a number at which an operation has a slope.
+        """Replace the rows that are not taken by a number at which the operation's slope is finite.
 
         The gradient of these rows is 0, and 0 times an infinite slope is not a number.
         """

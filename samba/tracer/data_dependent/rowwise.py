@@ -1,4 +1,4 @@
-"""Which operations compute each row from the same row of what they take, and where that is safe."""
+"""Operations that compute each row from the same row of what they take, and their slopes."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ _FINITE_SLOPES = frozenset(
 )
 """Pointwise operations whose values and slopes are finite at every finite number."""
 A_FINITE_NUMBER = 0.5
-"""At which pointwise operations are finite, value and slope, unless they are named below."""
+"""Here value and slope of all pointwise operations are finite, except of those in ``_WITHIN``."""
 _WITHIN = {"acosh": 1.5, "mvlgamma": 50.0, "special_zeta": 1.5}
+"""Numbers at which value and slope of the other ones are finite."""
 
 
 def arguments(node: Node) -> tuple[Any, ...]:

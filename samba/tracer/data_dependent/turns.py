@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 from samba.support.marks import mark_of, marked
 from samba.tracer.data_dependent.rowwise import A_FINITE_NUMBER, finite_slope_at
-from samba.tracer.nodes import call_like
+from samba.tracer.nodes import call_like, values_of
 from samba.tracer.torch_internals import is_operation, packet_of
 from samba.tracer.traced import carries_gradient
 
@@ -96,9 +96,8 @@ def keep_slopes_finite(graph: Graph, data: Collection[object]) -> None:
 
 
 def _has_slope(node: Node) -> bool:
-    values = node.meta.get("val")
-    listed = values if isinstance(values, (tuple, list)) else (values,)
-    return any(isinstance(v, torch.Tensor) and carries_gradient(v) for v in listed)
+    """Whether one of a node's results can carry a gradient."""
+    return any(isinstance(v, torch.Tensor) and carries_gradient(v) for v in values_of(node))
 
 
 def _is_linear(node: Node) -> bool:

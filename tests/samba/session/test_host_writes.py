@@ -420,6 +420,11 @@ def test_clipping_gradients_that_are_on_the_device_is_told_once(scene, caplog):
 
 def test_a_step_on_the_host_that_updates_nothing_is_told_once(scene, caplog):
     """It is told where gradients wait on the device for an update, and not beside one."""
+    for sections in (["fwd", "bckwd"], ["fwd", "bckwd"], ["opt"]):
+        samba.session.run(named(batch(0)), section_types=sections)
+    assert told_of(caplog, "replaced-gradients")
+    scene.optimizer.step()
+    assert not told_of(caplog, "host-gradient")
     for seed in (1, 2):
         samba.session.run(named(batch(seed)), section_types=["fwd", "bckwd"])
         scene.optimizer.step()
